@@ -141,7 +141,12 @@ def drafting(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
 
     def start() -> object:
         return start_round(
-            decode, last_tokens=root, hidden_states=table, level_lengths=root, lead=0
+            decode,
+            last_tokens=root,
+            hidden_states=table,
+            first_lengths=root,
+            level_lengths=root,
+            lead=0,
         )
 
     calls: dict[str, tuple[int, Call]] = {"start": (1, start), "grow": (tree.steps, grow)}

@@ -1,7 +1,7 @@
 """`outrider serve`: an OpenAI-compatible server for one model."""
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,10 +9,17 @@ import typer
 
 from outrider.cli.flags import DraftFlags, expand_flags
 from outrider.cli.model_flags import ModelArgument, ModelFlags
-from outrider.config.engine_config import EngineConfig
+from outrider.config.engine_config import (
+    WHOLE_REQUESTS,
+    DisaggregationConfig,
+    EngineConfig,
+    RoleMode,
+    TransferBackend,
+)
 from outrider.config.install_hint import install_hint
 from outrider.config.log_settings import LogFormat, LogLevel, LogSettings
 from outrider.config.parallel_checks import check_parallel
+from outrider.config.role_checks import check_role
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,6 +89,26 @@ class ServerFlags:
         str, _flag("Origins whose pages may read answers: a JSON list, or with commas; * for all.")
     ] = ""
 
+    disaggregation_mode: Annotated[
+        RoleMode, _flag("prefill: compute prompts for others; decode: get them from there.")
+    ] = "null"
+    disaggregation_bootstrap_port: Annotated[
+        int, _flag("Port where a prefill server waits for decode servers.", least=1)
+    ] = WHOLE_REQUESTS.port
+    disaggregation_transfer_backend: Annotated[
+        TransferBackend, _flag("What moves the KV of prompts between servers.")
+    ] = WHOLE_REQUESTS.backend
+
+    @property
+    def role(self) -> DisaggregationConfig:
+        """Which part of requests this server computes."""
+        return DisaggregationConfig(
+            mode=self.disaggregation_mode,
+            host=self.host,
+            port=self.disaggregation_bootstrap_port,
+            backend=self.disaggregation_transfer_backend,
+        )
+
     def settings(self, model: str) -> "ServeSettings":
         """The settings of a server for the model that --model names."""
         from outrider.server.answer_request import ServedModel
@@ -107,7 +134,9 @@ class ServerFlags:
             web=self.web(),
             log=LogSettings(level=self.log_level, format=self.log_format),
             rules=AsyncEngineRules(
-                ping_s=self.stream_ping_s, has_priorities=self.scheduling_policy == "priority"
+                ping_s=self.stream_ping_s,
+                has_priorities=self.scheduling_policy == "priority",
+                role=self.role,
             ),
         )
 
@@ -145,8 +174,11 @@ def serve(
         if value <= 0:
             raise ConfigError(f"{name} must be above 0, got {value}")
     model_flags = model_flags.of(model_argument)
-    config = model_flags.engine_config(draft_flags.config())
+    config = replace(
+        model_flags.engine_config(draft_flags.config()), disaggregation=server_flags.role
+    )
     check_parallel(config.parallel)
+    check_role(config)
     _check_installation()
     settings = server_flags.settings(model_flags.model)
     settings.log.install("server")

@@ -79,6 +79,9 @@ class DisaggregationConfig:
     stall_s: float = 5.0  # without an answer, after which a peer is given up
 
 
+WHOLE_REQUESTS = DisaggregationConfig()
+
+
 def choose_executor(requested: Executor | Auto, *, is_eager: bool) -> Executor | Auto:
     """The executor of --executor, or eager if another engine's flag for eager was given."""
     if is_eager and requested not in ("auto", "eager"):
@@ -99,6 +102,6 @@ class EngineConfig:
     cache: CacheConfig = CacheConfig()
     limits: LimitsConfig = LimitsConfig()
     parallel: ParallelConfig = ParallelConfig()
-    disaggregation: DisaggregationConfig = DisaggregationConfig()
+    disaggregation: DisaggregationConfig = WHOLE_REQUESTS
     draft: DraftConfig = NO_DRAFT  # "auto" must be resolved by find_drafter first
     tokenizer_folder: str = ""  # whose vocabulary grammars use; empty for the model's folder

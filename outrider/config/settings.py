@@ -10,7 +10,6 @@ from outrider.config.engine_config import (
     CaptureTime,
     Dtype,
     EngineConfig,
-    ExecutionConfig,
     Executor,
 )
 from outrider.errors import ConfigError
@@ -45,6 +44,7 @@ class ExecutionSettings:
     depth: int
     record: CaptureTime
     arithmetic: Arithmetic
+    can_decode: bool = True  # False on a prefill server: no shape with decode rows is captured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def resolve_settings(
     return Settings(
         dtype=("float32" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype,
         device=device,
-        execution=_execution(config.execution, on_cpu=on_cpu),
+        execution=_execution(config, on_cpu=on_cpu),
         memory_share=config.cache.memory_share,
         host=HostSettings(
             max_context=context,
@@ -90,8 +90,9 @@ def resolve_settings(
     )
 
 
-def _execution(config: ExecutionConfig, *, on_cpu: bool) -> ExecutionSettings:
+def _execution(whole: EngineConfig, *, on_cpu: bool) -> ExecutionSettings:
     """A GPU captures graphs and overlaps steps; a CPU gains nothing from either."""
+    config = whole.execution
     executor = config.executor
     if on_cpu and executor in ("graph", "breakable"):
         raise ConfigError(f"--executor {executor} needs a CUDA device; use auto or eager on a CPU")
@@ -104,6 +105,7 @@ def _execution(config: ExecutionConfig, *, on_cpu: bool) -> ExecutionSettings:
         depth=(0 if on_cpu else 1) if config.depth == "auto" else config.depth,
         record="lazy" if config.record == "auto" else config.record,
         arithmetic="fixed" if config.deterministic else "fast",
+        can_decode=whole.disaggregation.mode != "prefill",
     )
 
 

@@ -8,7 +8,7 @@ from torch._C._distributed_c10d import ProcessGroup, ProcessGroupGloo, Store
 
 from outrider.distributed.checked_gather import CheckedGather, CollectiveKind
 from outrider.distributed.rank_group import ExpertRanks
-from outrider.step.graph_break import graph_break
+from outrider.ops.graph_break import graph_break
 
 MAX_LOAD_S = 3600.0  # ranks load at different speeds; a rank that ends is noticed otherwise
 

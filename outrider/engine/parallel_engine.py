@@ -104,6 +104,9 @@ class ParallelEngine:
         if engine is not None:
             engine.abort(request_id)
 
+    def tend(self) -> None:
+        """Do nothing: engines with data_parallel_size above 1 have no role."""
+
     def abort_all(self) -> None:
         for request_id in tuple(self._places):
             self.abort(request_id)

@@ -58,6 +58,15 @@ class NoHome:
         raise AssertionError("it never sleeps")
 
 
+class AwakeHome(NoHome):
+    """For an engine whose pages other engines know: it never gives them back."""
+
+    def offload(self, level: SleepLevel) -> None:
+        raise ConfigError(
+            f"a server with a --disaggregation-mode cannot sleep at level {level}; end it instead"
+        )
+
+
 class SleepingRunner:
     """Stands in for the runner while the engine sleeps."""
 

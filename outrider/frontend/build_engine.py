@@ -4,10 +4,17 @@ from pathlib import Path
 
 from outrider.config.engine_config import EngineConfig
 from outrider.config.parallel_checks import check_parallel
+from outrider.config.role_checks import check_role
+from outrider.disaggregation.open_role import open_fetches, open_offers
+from outrider.engine.decode_role import DecodeRole
 from outrider.engine.engine import Engine
 from outrider.engine.parallel_engine import AnyEngine, ParallelEngine
+from outrider.engine.prefill_role import PrefillRole
+from outrider.engine.runner_home import AwakeHome
+from outrider.errors import ConfigError
 from outrider.frontend.tokenizer.read_vocabulary import read_vocabulary
 from outrider.runtime.data_ranks import RankRunner
+from outrider.runtime.model_home import ModelHome
 from outrider.runtime.start_data_ranks import start_data_ranks
 from outrider.runtime.start_group import OnLoss, RankGroupPlan, ignore_loss
 from outrider.runtime.start_runner import open_home
@@ -32,9 +39,30 @@ def build_engine(
     )
     if config.parallel.data > 1:
         return _build_parallel(plan, on_progress)
+    if config.disaggregation.mode != "null":
+        return _build_with_role(plan, on_progress)
     home = open_home(plan)
     runner, facts = home.build(on_progress)
     return Engine(runner, facts, runner.grammars, home)
+
+
+def _build_with_role(plan: RankGroupPlan, on_progress: OnProgress) -> Engine:
+    """An engine that computes a part of each request."""
+    check_role(plan.config)
+    home = ModelHome(plan.folder, plan.config, plan.read_vocabulary)
+    runner, facts = home.build(on_progress)
+    if not facts.host.prefix_cache:
+        raise ConfigError(
+            "this model has row state, which does not travel yet; leave out --disaggregation-mode"
+        )
+    engine = Engine(runner, facts, runner.grammars, AwakeHome())
+    if plan.config.disaggregation.mode == "prefill":
+        offers = open_offers(runner, facts, plan.folder, plan.config)
+        engine.use_role(lambda cache: PrefillRole(cache, offers))
+    else:
+        fetches = open_fetches(runner, facts, plan.folder, plan.config)
+        engine.use_role(lambda cache: DecodeRole(cache, fetches))
+    return engine
 
 
 def _build_parallel(plan: RankGroupPlan, on_progress: OnProgress) -> ParallelEngine:

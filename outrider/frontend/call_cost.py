@@ -7,6 +7,7 @@ from outrider.errors import RequestError
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.wire.row_sampling import MAX_PREDICTION
+from outrider.wire.transfer_order import NO_TRANSFER, TransferOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,7 @@ class PromptRequest:
 
     prompt: TextPrompt | TokenPrompt
     params: SamplingParams
+    transfer: TransferOrder = NO_TRANSFER
 
 
 # Bytes of one each, in a process of the server: objects of Python, and what they refer to.

@@ -134,6 +134,7 @@ class Frontend:
                 budget=request.prepared.budget,
                 priority=request.prepared.params.priority,
                 cache_salt=request.prepared.params.cache_salt,
+                transfer=request.prepared.transfer,
             )
         )
         self._requests[name] = (request, index)

@@ -106,7 +106,10 @@ class InputProcessor:
     ) -> list[PreparedRequest]:
         """Prepare all requests of one call, once their cost is known and there is room for it."""
         admit(check_call(requests, limits, max_context=self.bounds.max_context))
-        return [self.prepare(each.prompt, each.params) for each in requests]
+        return [
+            replace(self.prepare(each.prompt, each.params), transfer=each.transfer)
+            for each in requests
+        ]
 
     def prepare(self, prompt: TextPrompt | TokenPrompt, params: SamplingParams) -> PreparedRequest:
         """Check a request against the model, without submitting it."""

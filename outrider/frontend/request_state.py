@@ -21,6 +21,7 @@ from outrider.wire.failure import NO_FAILURE, RequestFailure
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
 from outrider.wire.submission import NOTHING_YET, FinishReason, Limits, RequestUpdate
+from outrider.wire.transfer_order import NO_TRANSFER, TransferOrder
 
 _PROMPT_TAIL = 8  # prompt tokens before the output: more than any one character needs
 
@@ -35,6 +36,7 @@ class PreparedRequest:
     limits: Limits
     samplings: tuple[RowSampling, ...]
     budget: Budget
+    transfer: TransferOrder = NO_TRANSFER
 
     @property
     def text(self) -> str | None:

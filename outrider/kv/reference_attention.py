@@ -27,11 +27,11 @@ from outrider.ops.attention.ordered_attention import (
     num_blocks,
     padded_keys,
 )
+from outrider.ops.graph_break import graph_break
 from outrider.ops.tree.place_nodes import node_of_query, values_of_nodes
 from outrider.ops.tree.plan_rows import chunk_offsets
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionScope, Capabilities
-from outrider.step.graph_break import graph_break
 from outrider.step.plan import AttentionPlan
 from outrider.step.shape import StepShape
 

@@ -40,6 +40,8 @@ class ModelFacts:
     lead: int  # positions its KV is ahead of the target's: 0 for heads, 1 for whole models
     num_layers: int
     attention: AnyAttention  # of its own KV
+    # A round begins by running the last token: until then the catch-up wrote nothing but its KV.
+    begins_with_forward: bool
 
     @property
     def heads(self) -> Sequence[AnyAttention]:
@@ -79,6 +81,19 @@ class DraftModel(Protocol[Pool, Planner]):
         attention: Planner,  # likewise
     ) -> torch.Tensor:  # [num_query, width] after it
         """Run the query tokens of a plan. Writes their draft KV."""
+        ...
+
+    def catch_up(
+        self,
+        plan: StepPlan,
+        state: torch.Tensor,  # [num_query, width] before each query token
+        kv: Pool,
+        attention: Planner,
+    ) -> torch.Tensor:  # [num_query, width] with which a round can begin after each query token
+        """Write the draft KV of the query tokens of a plan, and compute no more than it needs.
+
+        Returns the states after the tokens, or those before them if it `begins_with_forward`.
+        """
         ...
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]

@@ -35,6 +35,7 @@ class StandaloneDraft:
             lead=1,
             num_layers=config.num_layers,
             attention=decoder.share.attention,
+            begins_with_forward=False,
         )
         device = decoder.embedding.device
         self.target_ids = torch.arange(min(config.vocab_size, target_vocab), device=device)
@@ -50,6 +51,12 @@ class StandaloneDraft:
     ) -> torch.Tensor:  # [num_query, width]
         del state
         return self._decoder.hidden_states(plan, kv, attention)
+
+    def catch_up(
+        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+    ) -> torch.Tensor:  # [num_query, width]
+        # The KV of a layer depends on all layers before it.
+        return self.forward(plan, state, kv, attention)
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
         return self._decoder.logits(state)[:, : self.target_ids.shape[0]]

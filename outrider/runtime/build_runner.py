@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from outrider.config.engine_config import Auto
-from outrider.config.settings import HostSettings, Settings
+from outrider.config.settings import ExecutionSettings, HostSettings, Settings
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
@@ -28,7 +28,7 @@ from outrider.runtime.target_cache import (
     check_rows,
     open_cache,
 )
-from outrider.runtime.warmup import list_shapes, take_memory, warm_up
+from outrider.runtime.warmup import Rungs, list_shapes, take_memory, warm_up
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.agreed_drafter import AgreedDrafter
 from outrider.spec.guarded_drafter import GuardedDrafter
@@ -170,7 +170,8 @@ def _assemble(
     )
     runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
-        shapes = list_shapes(largest, buckets, partial(_rungs, _draft_facts(draft, buckets)))
+        rungs = _rungs_of(_draft_facts(draft, buckets), settings.execution)
+        shapes = list_shapes(largest, buckets, rungs)
         _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
     facts = RunnerFacts(
         memory=_memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages),
@@ -210,6 +211,11 @@ def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: 
 def _draft_facts(draft: DraftKind, buckets: Buckets) -> DraftFacts:
     """Rows can share drafts only in steps that can be ragged."""
     return replace(draft.facts, is_ranked=draft.facts.is_ranked and buckets.is_ragged)
+
+
+def _rungs_of(draft: DraftFacts, execution: ExecutionSettings) -> Rungs:
+    """How much steps will draft; a prefill server has no decode rows."""
+    return partial(_rungs, draft) if execution.can_decode else lambda _: ()
 
 
 def _rungs(draft: DraftFacts, num_rows: int) -> tuple[Rung, ...]:

@@ -11,6 +11,7 @@ import torch
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.kv.kv_pool import ModelPool, PageFamily
 from outrider.models.target import AnyTarget
+from outrider.ops.graph_break import graph_break
 from outrider.ops.sampling.grammar_mask import mask_tokens_
 from outrider.ops.sampling.logprobs import LogprobTensors, joined_logprobs, logprobs_of
 from outrider.ops.sampling.sample_token import SampledTokens
@@ -25,7 +26,6 @@ from outrider.spec.commit import commit
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.fill_plan import fill, resolve_lengths
-from outrider.step.graph_break import graph_break
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.structured.row_grammars import StepGrammars, pack_trees

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from outrider.config.engine_config import WHOLE_REQUESTS, DisaggregationConfig
 from outrider.errors import CapacityError, RequestError
 from outrider.frontend.call_cost import Admit, CallLimits, PromptRequest
 from outrider.frontend.frontend import Frontend, request_id_of
@@ -47,6 +48,7 @@ class AsyncEngineRules:
 
     ping_s: float = 15.0  # a stream that is silent for so long sends a comment
     has_priorities: bool = False  # whether requests may have a priority
+    role: DisaggregationConfig = WHOLE_REQUESTS
 
 
 class AsyncEngine:
@@ -121,6 +123,7 @@ class AsyncEngine:
             raise RequestError(
                 "priority is for servers with --scheduling-policy priority; leave it out"
             )
+        self._check_role(prepared)
         requests: list[RequestState] = []
         try:
             for each in prepared:
@@ -137,6 +140,16 @@ class AsyncEngine:
         self._handles.update((request.request_id, handle) for request in requests)
         self.sleeping.note_request()
         return handle
+
+    def _check_role(self, prepared: Sequence[PreparedRequest]) -> None:
+        """A prefill server has no shapes to decode with: it takes prompts from routers only."""
+        if self.rules.role.mode != "prefill":
+            return
+        if any(each.transfer.kind == "none" and each.limits.max_tokens > 1 for each in prepared):
+            raise RequestError(
+                "this server only computes prompts (--disaggregation-mode prefill); send requests "
+                "to the router, or to a decode server"
+            )
 
     def drain(self) -> None:
         """Accept no new request from now on."""

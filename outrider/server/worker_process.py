@@ -64,6 +64,7 @@ class Worker:
         """Work until the engine stops for good; returns the exit code."""
         while not self._engine.is_over:
             self._board.note_loop()
+            self._engine.tend()
             self._receive_all()
             if self._engine.has_work:
                 self._step()

@@ -19,6 +19,7 @@ _NO_CHUNKS = ChunkShape(rows=0, tokens=0, width=0)
 class DraftPlans(DraftPlan):
     """A draft model's part of a step's plan."""
 
+    first: StepPlan  # [rows, 1] the last token, where a round begins with it
     level: StepPlan  # [rows, topk] one level of the tree
     catch_up: StepPlan  # [rows, most_emitted] and the chunks: the tokens that the target decided
     bonus: StepPlan  # [chunk.rows, 1] the token after each chunk, for whole models
@@ -33,20 +34,23 @@ class DraftPlanner:
         self._arena = Arena(device)
         self._binder = Binder(self._arena, attention, _largest_of(largest))
         rows, chunk = largest.rows, largest.chunk
-        for name, size in (("level", rows), ("catch_up", rows), ("bonus", chunk.rows)):
+        sizes = {"first": rows, "level": rows, "catch_up": rows, "bonus": chunk.rows}
+        for name, size in sizes.items():
             self._arena.reserve(f"{name}.lengths", size, torch.int64)
         self._arena.reserve("catch_up.tokens", chunk.tokens, torch.int64)
 
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlans:
-        """The three plans that go with a step of this shape."""
+        """The plans that go with a step of this shape."""
         tokens = self._arena.view("catch_up.tokens", shape.chunk.tokens)
         shape = replace(shape, ragged=0)  # all rows of a draft plan have as many nodes
         topk = shape.tree.topk  # branches of one level are never a chain
+        first = replace(shape, tree=_of_width(1), chunk=_NO_CHUNKS)
         level = replace(shape, tree=Budget(steps=1, topk=topk, nodes=topk), chunk=_NO_CHUNKS)
         bonus = replace(shape, rows=shape.chunk.rows, tree=_of_width(1), chunk=_NO_CHUNKS)
         catch_up = replace(shape, tree=_of_width(shape.tree.most_emitted))
         none = _no_chunks(chunk)
         return DraftPlans(
+            first=self._make("first", first, decode, decode.rows, none),
             level=self._make("level", level, decode, decode.rows, none),
             catch_up=self._make(
                 "catch_up", catch_up, decode, decode.rows, replace(chunk, tokens=tokens)
@@ -72,7 +76,7 @@ def _of_width(nodes: int) -> Budget:
 
 
 def _largest_of(shape: StepShape) -> StepShape:
-    """A shape with room for all three plans."""
+    """A shape with room for all of these plans."""
     nodes = max(shape.tree.nodes, shape.tree.topk)
     return replace(
         shape, rows=max(shape.rows, shape.chunk.rows), tree=replace(shape.tree, nodes=nodes)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import torch
 
 from outrider.models.draft_model import AuxLayers
+from outrider.ops.graph_break import is_capturing
 from outrider.ops.tree.chain import chain
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.spec.drafter import Drafter
-from outrider.step.graph_break import is_capturing
 from outrider.step.plan import DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape

@@ -24,7 +24,7 @@ from outrider.spec.draft_plans import DraftPlanner, DraftPlans
 from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.grow_tree import grow, room_for
 from outrider.step.attention_backend import AttentionPlanner
-from outrider.step.fill_plan import fill
+from outrider.step.fill_plan import fill, place_queries
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
@@ -33,7 +33,11 @@ from outrider.wire.scheduled_batch import RowAdmission
 
 
 class ModelDrafter:
-    """Owns the draft model's KV and, per row, its hidden state after the last known token."""
+    """Owns the draft model's KV and, per row, the hidden state with which a round can begin.
+
+    The draft model's KV covers every decided token after every step. What only a round needs is
+    computed when a round begins, so a step that drafts nothing does not pay for it.
+    """
 
     def __init__(
         self,
@@ -77,13 +81,7 @@ class ModelDrafter:
         tree, decode = plan.shape.tree, plan.decode
         if tree.nodes == 1 or not tree.steps:
             return single_node(table.last_tokens.index_select(0, decode.rows))
-        tips, states = start_round(
-            decode,
-            last_tokens=table.last_tokens,
-            hidden_states=self._hidden_states,
-            level_lengths=_plans_of(plan).level.decode.lengths,
-            lead=self._facts.lead,
-        )
+        tips, states = self._start(plan, table)
         root, slots = tips.nodes.tokens.squeeze(1), DraftSlots(tree=tree)
         candidates = room_for(tree, root)
         for depth in range(1, tree.steps + 1):
@@ -93,8 +91,24 @@ class ModelDrafter:
             tips = grow(tips, top, decode, candidates=candidates, slots=slots, depth=depth)
         return choose_tree(plan, root, candidates)
 
+    def _start(self, plan: StepPlan, table: RowTable) -> tuple[Frontier, torch.Tensor]:
+        """Node 0 of every row, and the hidden state after it: [rows, 1, width]."""
+        plans = _plans_of(plan)
+        tips, states = start_round(
+            plan.decode,
+            last_tokens=table.last_tokens,
+            hidden_states=self._hidden_states,
+            first_lengths=plans.first.decode.lengths,
+            level_lengths=plans.level.decode.lengths,
+            lead=self._facts.lead,
+        )
+        if not self._model.facts.begins_with_forward:
+            return tips, states
+        root = single_node(tips.nodes.tokens.squeeze(1))
+        return tips, self._run(plans.first, root, states.flatten(0, 1), table).view_as(states)
+
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
-        """Run the draft model over what the target decided, on the target's aux hidden states."""
+        """Catch up with what the target decided, on the target's aux hidden states."""
         catch_up = _plans_of(plan).catch_up
         accepted = gather_accepted(
             outcome,
@@ -105,7 +119,7 @@ class ModelDrafter:
             lead=self._facts.lead,
         )
         before = self._model.project(accepted)
-        after = self._run(catch_up, chain(outcome.verify_result.emitted), before, table)
+        after = self._catch_up(catch_up, chain(outcome.verify_result.emitted), before, table)
         ends = catch_up.sampled.index[catch_up.shape.num_decode_query :]
         if self._facts.lead and plan.shape.chunk.rows:
             self._store(plan, outcome, after, ends[:0])
@@ -120,7 +134,7 @@ class ModelDrafter:
         bonus = _plans_of(plan).bonus
         torch.add(plan.chunk.starts, plan.chunk.counts, out=bonus.decode.lengths)
         bonus.decode.lengths.mul_(plan.chunk.rows > 0)  # padding may be longer than any table
-        after = self._run(bonus, single_node(outcome.chunk_choice), before, table)
+        after = self._catch_up(bonus, single_node(outcome.chunk_choice), before, table)
         self._hidden_states.index_copy_(0, plan.chunk.rows, after)
 
     def _store(
@@ -130,7 +144,7 @@ class ModelDrafter:
         after: torch.Tensor,  # [num_query, width] of the catch-up
         chunk_ends: torch.Tensor,  # [chunk.rows] or none: the last query token of each chunk
     ) -> None:
-        """Store the hidden state after the last known token of each row."""
+        """Store the hidden state of the last known token of each row."""
         store_hidden_states(
             after,
             self._hidden_states,
@@ -155,6 +169,21 @@ class ModelDrafter:
         before = parents.flatten(0, 1)
         after = self._run(_plans_of(plan).level, tips.nodes, before, table, first_node)
         return after.view_as(parents)
+
+    def _catch_up(
+        self,
+        plan: StepPlan,
+        tree: DraftTree,
+        before: torch.Tensor,  # [num_query, width]
+        table: RowTable,
+    ) -> torch.Tensor:  # [num_query, width]
+        """Fill a draft plan and write the KV of its query tokens: states to begin rounds with."""
+        page_size = self._kv.layout.page_size
+        if self._model.facts.begins_with_forward:  # attention does not run
+            place_queries(plan, tree, table=table, page_size=page_size)
+        else:
+            fill(plan, tree, table=table, attention=self._attention, page_size=page_size)
+        return self._model.catch_up(plan, before, self._kv, self._attention)
 
     def _run(
         self,

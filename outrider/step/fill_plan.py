@@ -31,6 +31,22 @@ def fill(
     ancestors, queries = tree.ancestors, plan.queries.of_nodes
     if plan.shape.ragged:
         ancestors = place_nodes(tree, queries, num_query=plan.shape.ragged)
+    place_queries(plan, tree, table=table, page_size=page_size, first_node=first_node)
+    scope = AttentionScope(
+        decode=plan.decode,
+        ancestors=ancestors,
+        queries=queries,
+        chunk=plan.chunk,
+        page_table=table.pages,
+        first_node=first_node,
+    )
+    attention.fill(plan.attention, scope)
+
+
+def place_queries(
+    plan: StepPlan, tree: DraftTree, *, table: RowTable, page_size: int, first_node: int = 0
+) -> None:
+    """Write all but the attention part: enough to write the KV of the query tokens."""
     fill_queries(
         tree,
         plan.decode,
@@ -41,12 +57,3 @@ def fill(
         page_size=page_size,
         first_node=first_node,
     )
-    scope = AttentionScope(
-        decode=plan.decode,
-        ancestors=ancestors,
-        queries=queries,
-        chunk=plan.chunk,
-        page_table=table.pages,
-        first_node=first_node,
-    )
-    attention.fill(plan.attention, scope)

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from outrider.ops.graph_break import Call, capturing, handle_breaks
 from outrider.step.borrowed_tensor import borrow
 from outrider.step.cover_shape import find_cover
-from outrider.step.graph_break import Call, capturing, handle_breaks
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from outrider.step.graph_break import Call, handle_breaks
+from outrider.ops.graph_break import Call, handle_breaks
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape
 

@@ -30,6 +30,7 @@ CROSSINGS = {
     "frontend": (
         "outrider.disaggregation.open_role",
         "outrider.runtime.data_ranks",
+        "outrider.runtime.model_home",
         "outrider.runtime.start_data_ranks",
         "outrider.runtime.start_group",
         "outrider.runtime.start_runner",

@@ -14,12 +14,14 @@ from support.head_oracle import Oracle
 from support.heads import Variant, head_tensors, write_head
 from support.tiny import VOCAB
 
+from outrider.engine.adaptive_drafting import WholeBudget
+from outrider.models.eagle.eagle_layer import HeadLayer
 from outrider.models.eagle.head_loader import load_head
 from outrider.ops.tree import draft_hidden_states
 from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import ModelDraft
 from outrider.spec.model_drafter import ModelDrafter
-from outrider.wire.draft_budget import Budget
+from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget
 from outrider.wire.row_sampling import RowSampling
 
 STEPS = 3
@@ -65,8 +67,27 @@ class Spy:
         monkeypatch.setattr(engine._runner._program, "_verifier", forced)
 
 
+class SomeStepsDraft(WholeBudget):
+    """Steps draft or do not, at random: as adaptive drafting may decide."""
+
+    def __init__(self, seed):
+        self._rng = random.Random(seed)
+
+    def choose(self, step, *, num_rows, num_prompt):
+        return self._rng.choice([PLAIN, UNBOUNDED])
+
+
 def mistakes(
-    models, monkeypatch, folder, variant, shape, *, seed=0, is_prefix_hit=False, budget=CHAIN
+    models,
+    monkeypatch,
+    folder,
+    variant,
+    shape,
+    *,
+    seed=0,
+    is_prefix_hit=False,
+    budget=CHAIN,
+    policy=None,
 ):
     """Rounds whose proposal is not the oracle's: a whole chain, or a tree's best first node."""
     write_head(folder, models.target.config, **_flags(variant))
@@ -82,6 +103,7 @@ def mistakes(
     engine = engine_of(models.target, shape, ModelDraft(model=head, budget=budget))
     if is_prefix_hit:
         run_all(engine, [make_submission("before", [*PROMPT, 1, 2, 3], GREEDY, max_tokens=2)])
+    engine._scheduler._policy = policy or WholeBudget()
     spy = Spy(monkeypatch, engine, seed)
     outputs = run_all(engine, [make_submission("r", PROMPT, GREEDY, max_tokens=16)])["r"]
     if is_prefix_hit:
@@ -92,10 +114,11 @@ def mistakes(
             if not rest:
                 break  # with overlap a round may run after the answer has ended
             right = oracle.chain(text, STEPS if budget == CHAIN else 1, head.target_ids)
-            if proposal[: len(right)] != right:
+            if proposal and proposal[: len(right)] != right:
                 wrong.append(f"after {len(text)} tokens: {proposal} instead of {right}")
             text, rest = text + rest[: kept + 1], rest[kept + 1 :]
-    assert len(spy.proposals) > 3
+    assert len([each for each in spy.proposals if each]) > 3
+    assert policy is None or [] in spy.proposals
     assert max(spy.accepted) > 0
     return wrong
 
@@ -131,6 +154,40 @@ def test_proposals_after_any_branch_of_a_tree_follow_from_the_text_alone(
     shape = Shape(page_size=4, step_tokens=20, max_rows=1, depth=depth)
     variant = VARIANTS[name]
     assert not mistakes(models, monkeypatch, tmp_path, variant, shape, seed=seed, budget=TREE)
+
+
+@pytest.mark.parametrize("budget", [CHAIN, TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("seed", range(2))
+def test_proposals_after_steps_without_drafts_follow_from_the_text_alone(
+    models, monkeypatch, tmp_path, seed, budget
+):
+    shape = Shape(page_size=4, step_tokens=20, max_rows=1, depth=seed)
+    variant, policy = VARIANTS["eagle3"], SomeStepsDraft(seed)
+    assert not mistakes(
+        models, monkeypatch, tmp_path, variant, shape, seed=seed, budget=budget, policy=policy
+    )
+
+
+def test_steps_without_drafts_write_draft_kv_and_run_no_layer_of_the_head(
+    models, monkeypatch, tmp_path
+):
+    head = load_head(
+        write_head(tmp_path, models.target.config),
+        target=models.target,
+        target_folder=models.folder,
+        dtype="float32",
+        device=torch.device("cpu"),
+    )
+    engine = engine_of(models.target, Shape(), ModelDraft(model=head, budget=CHAIN))
+    calls, run, budgets = [], HeadLayer.__call__, [PLAIN, UNBOUNDED]
+    monkeypatch.setattr(HeadLayer, "__call__", lambda *args: calls.append(1) or run(*args))
+    num_calls = []
+    for index, budget in enumerate(budgets):
+        submission = make_submission(str(index), PROMPT, GREEDY, max_tokens=6, budget=budget)
+        run_all(engine, [submission])
+        num_calls.append(len(calls))
+    assert num_calls[0] == 0
+    assert num_calls[1] > 0
 
 
 def feed_the_token_itself_not_the_next(monkeypatch):

@@ -22,8 +22,8 @@ from support.model_set import make_models
 
 from outrider.config.engine_config import EngineConfig, ExecutionConfig, LimitsConfig
 from outrider.engine.engine import Engine
+from outrider.ops.graph_break import is_capturing
 from outrider.runtime.model_home import ModelHome
-from outrider.step.graph_break import is_capturing
 
 DRAFTS = [
     ("none", "chain"),

@@ -6,7 +6,7 @@ from support.engines import Shape, engine_of, make_submission
 from support.matrix import PROMPTS, TREES, sampling_of
 from support.model_set import make_models
 
-from outrider.step.graph_break import graph_break
+from outrider.ops.graph_break import graph_break
 from outrider.step.graph_executor import GraphExecutor
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import PLAIN

@@ -9,10 +9,10 @@ from support.tiny import save_tiny
 
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.standalone_draft import StandaloneDraft
+from outrider.ops.graph_break import capturing
 from outrider.runtime.draft_kinds import ModelDraft, NoDraft
 from outrider.spec.drafter import NullDrafter
 from outrider.spec.guarded_drafter import GuardedDrafter
-from outrider.step.graph_break import capturing
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling

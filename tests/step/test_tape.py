@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from outrider.step.graph_break import graph_break
+from outrider.ops.graph_break import graph_break
 from outrider.step.tape_executor import TapeExecutor
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from outrider.disaggregation.offer_board import OfferBoard
 from outrider.disaggregation.page_bytes import PageBytes
 from outrider.disaggregation.page_fetches import PageFetches
+from outrider.disaggregation.page_transport import PageSink, PageSource
 from outrider.disaggregation.prefill_server import PrefillServer
 from outrider.disaggregation.tcp_pages import TcpSink, TcpSource
 from outrider.engine.decode_role import DecodeRole
@@ -90,7 +91,8 @@ def pair_of(
     stall_s: float = 5.0,
     key: bytes = KEY,
     facts: tuple[dict[str, str], dict[str, str]] = ({}, {}),
-    make_sink: Callable[[PageBytes], TcpSink] = TcpSink,
+    make_source: Callable[[PageBytes, OfferBoard], PageSource] = TcpSource,
+    make_sink: Callable[[PageBytes], PageSink] = TcpSink,
 ):
     """The two engines; the listener is closed in the end."""
     prefill = make_half(model, shape, draft)
@@ -100,7 +102,7 @@ def pair_of(
         socket.create_server(("127.0.0.1", 0)),
         KEY,
         board=board,
-        source=TcpSource(prefill.pages, board),
+        source=make_source(prefill.pages, board),
         facts=facts[0],
     )
     server.start()

@@ -399,10 +399,13 @@ def check_start(seed: int, device: str) -> None:
     )
     level_lengths = torch.full((rows,), POISON)
     found_lengths = level_lengths.clone().to(device)
+    first_lengths = level_lengths.clone()
+    found_first = first_lengths.clone().to(device)
     found_tips, found = kernels.start_round_triton(
         moved(decode, device),
         last_tokens=last_tokens.to(device),
         hidden_states=states.to(device),
+        first_lengths=found_first,
         level_lengths=found_lengths,
         lead=lead,
     )
@@ -410,9 +413,11 @@ def check_start(seed: int, device: str) -> None:
         decode,
         last_tokens=last_tokens,
         hidden_states=states,
+        first_lengths=first_lengths,
         level_lengths=level_lengths,
         lead=lead,
     )
     assert_same(found_tips, tips)
     assert_same(found, right)
     assert_same(found_lengths, decode.lengths + lead)
+    assert_same(found_first, (decode.lengths + lead - 1).clamp_min(0))

@@ -14,8 +14,8 @@ import torch
 
 from outrider.distributed.rank_group import ExpertRanks
 from outrider.errors import CapacityError
+from outrider.ops.graph_break import graph_break
 from outrider.runtime.runner import InFlightStep, Runner
-from outrider.step.graph_break import graph_break
 from outrider.structured.grammar_cache import Grammars
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import ScheduledBatch

@@ -93,6 +93,7 @@ class V4Module:
             lead=0,
             num_layers=1,
             attention=AttentionConfig(heads=heads.heads, kv_heads=1, head_dim=heads.head_dim),
+            begins_with_forward=False,
             window=config.attention.window,
         )
 
@@ -124,6 +125,11 @@ class V4Module:
         streams = self._join(F.embedding(queries.tokens, parts.embedding), state)
         (store,) = kv.layers
         return parts.block(streams, store, step, feed).flatten(1)
+
+    def catch_up(
+        self, plan: StepPlan, state: torch.Tensor, kv: CompressedPool, attention: AttentionPlanner
+    ) -> torch.Tensor:  # [num_query, width]
+        return self.forward(plan, state, kv, attention)
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
         streams = state.view(state.shape[0], self._target.config.streams.num, -1)

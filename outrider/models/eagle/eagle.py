@@ -39,10 +39,18 @@ class EagleHead:
     def forward(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
-        parts = self._parts
-        embedded = F.embedding(plan.queries.tokens, parts.embedding)
-        x = apply_padded(parts.join, torch.cat([embedded, state], dim=-1))
-        return parts.layer(plan, x, x, kv, attention)
+        x = self._join(plan, state)
+        return self._parts.layer(plan, x, x, kv, attention)
+
+    def catch_up(
+        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+    ) -> torch.Tensor:  # [num_query, width]
+        self._parts.layer.write_kv(plan, self._join(plan, state), kv, attention)
+        return state
+
+    def _join(self, plan: StepPlan, state: torch.Tensor) -> torch.Tensor:  # [num_query, width]
+        embedded = F.embedding(plan.queries.tokens, self._parts.embedding)
+        return apply_padded(self._parts.join, torch.cat([embedded, state], dim=-1))
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
         return self._parts.score(state)

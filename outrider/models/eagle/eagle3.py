@@ -56,16 +56,27 @@ class Eagle3Head:
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
         parts, norms = self._parts, self._parts.norms
-        x, normed = join_normed(
+        x, normed = self._join(plan, state)
+        residual = normed if norms.is_residual_normed else state
+        after = parts.layer(plan, x, residual, kv, attention)
+        return norms.output(after) if norms.is_state_normed else after
+
+    def catch_up(
+        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+    ) -> torch.Tensor:  # [num_query, width]
+        self._parts.layer.write_kv(plan, self._join(plan, state)[0], kv, attention)
+        return state
+
+    def _join(self, plan: StepPlan, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The input of the layer [num_query, 2 * width], and the normalised state."""
+        norms = self._parts.norms
+        return join_normed(
             plan.queries.tokens,
-            parts.embedding,
+            self._parts.embedding,
             state,
             embedding_norm=norms.embedding,
             hidden_norm=norms.state,
         )
-        residual = normed if norms.is_residual_normed else state
-        after = parts.layer(plan, x, residual, kv, attention)
-        return norms.output(after) if norms.is_state_normed else after
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
         norms = self._parts.norms

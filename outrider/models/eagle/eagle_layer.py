@@ -5,7 +5,12 @@ from dataclasses import dataclass
 import torch
 
 from outrider.kv.kv_pool import KVPool
-from outrider.models.layers.attention_layer import Attention, AttentionStep, pad_rows
+from outrider.models.layers.attention_layer import (
+    Attention,
+    AttentionStep,
+    KeyValueProjection,
+    pad_rows,
+)
 from outrider.models.layers.mlp import FeedForward, FeedStep
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.ops.linear.linear import Linear
@@ -20,6 +25,7 @@ class HeadLayer:
 
     rotary: RotaryEmbedding
     attention: Attention
+    kv: KeyValueProjection  # a part of `attention`
     mlp_norm: Norm
     mlp: FeedForward
     min_rows: int  # with fewer rows its projections are slower
@@ -32,19 +38,33 @@ class HeadLayer:
         kv: KVPool,
         backend: AttentionBackend,
     ) -> torch.Tensor:  # [num_query, width]
-        queries = plan.queries
+        queries, (layer,) = plan.queries, kv.layers
         num_query = queries.tokens.shape[0]
-        step = AttentionStep(
-            rotation=self.rotary.at(queries.positions),
-            slots=queries.slots,
-            backend=backend,
-            plan=plan.attention,
-        )
-        (layer,) = kv.layers
         rows = max(num_query, self.min_rows)
+        step = self._step(plan, backend)
         stream = self.attention(pad_rows(x, rows), pad_rows(residual, rows), layer, step)
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=kv.layout.page_size)
         return self.mlp(self.mlp_norm(stream), stream, feed)[:num_query]
+
+    def write_kv(
+        self,
+        plan: StepPlan,
+        x: torch.Tensor,  # [num_query or more, input]
+        kv: KVPool,
+        backend: AttentionBackend,
+    ) -> None:
+        """Write the keys and values that the layer would write."""
+        (layer,) = kv.layers
+        rows = max(plan.queries.tokens.shape[0], self.min_rows)
+        self.kv.write(pad_rows(x, rows), layer, self._step(plan, backend))
+
+    def _step(self, plan: StepPlan, backend: AttentionBackend) -> AttentionStep:
+        return AttentionStep(
+            rotation=self.rotary.at(plan.queries.positions),
+            slots=plan.queries.slots,
+            backend=backend,
+            plan=plan.attention,
+        )
 
 
 def apply_padded(linear: Linear, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, out]

@@ -17,6 +17,7 @@ from outrider.models.eagle.head_tensors import EMBEDDING, HEAD, LAYER
 from outrider.models.eagle.inspect_head import open_head
 from outrider.models.eagle.token_map import target_ids
 from outrider.models.layers.attention_layer import (
+    KeyValueProjection,
     NoGate,
     Projection,
     SelfAttention,
@@ -98,6 +99,7 @@ class _Builder:
             lead=0,
             num_layers=1,
             attention=config.layer.attention,
+            begins_with_forward=True,
         )
         if config.origin.algorithm == "eagle":
             return EagleHead(facts, self._eagle_parts())
@@ -182,6 +184,7 @@ class _Builder:
             attention=SelfAttention(
                 config.attention, project=self._projection(), gate=NoGate(), output=output
             ),
+            kv=self._kv_projection(),
             mlp_norm=norm,
             mlp=Mlp(gate=gate, down=self._linear(LAYER + "mlp.down_proj", has_bias=False)),
             min_rows=output.min_rows,
@@ -193,14 +196,23 @@ class _Builder:
         qkv = self._linear(
             *(_ATTENTION + name for name in _QKV), has_bias="q_proj" in config.biased
         )
-        apart = SplitProjection(config.attention, qkv=qkv, head_norm=self._head_norm())
+        head_norm = self._head_norm(num_queries=config.attention.heads)
+        apart = SplitProjection(config.attention, qkv=qkv, head_norm=head_norm)
         return project_behind(NormLater(torch.empty(0, device=self._device)), apart)[1]
 
-    def _head_norm(self) -> HeadNorm:
+    def _kv_projection(self) -> KeyValueProjection:
+        """The last rows of the qkv projection. A packed layout has no parts: this is a copy."""
+        config = self._config.layer
+        kv = self._linear(
+            *(_ATTENTION + name for name in _QKV[1:]), has_bias="q_proj" in config.biased
+        )
+        return KeyValueProjection(config.attention, kv=kv, head_norm=self._head_norm(num_queries=0))
+
+    def _head_norm(self, *, num_queries: int) -> HeadNorm:
         config = self._config.layer
         if not config.has_head_norm:
             return NoHeadNorm()
-        query = self._read(_ATTENTION + "q_norm.weight").expand(config.attention.heads, -1)
+        query = self._read(_ATTENTION + "q_norm.weight").expand(num_queries, -1)
         key = self._read(_ATTENTION + "k_norm.weight").expand(config.attention.kv_heads, -1)
         return NormEachHead(make_norm(torch.cat([query, key]), config.block.norm_eps))
 

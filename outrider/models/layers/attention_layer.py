@@ -36,6 +36,10 @@ class Attention(Protocol):
         step: AttentionStep,
     ) -> torch.Tensor: ...  # [n, hidden]
 
+    def write_kv(self, x: torch.Tensor, layer: Any, step: AttentionStep) -> None:
+        """Write what a call would write, for query tokens whose own output is not needed."""
+        ...
+
 
 class Projection(Protocol):
     """The rotated queries of all query tokens, and the gates of attention's output.
@@ -76,6 +80,21 @@ class SplitProjection:
         heads, gates = channels[:, :num_heads], channels[:, num_heads:]
         rotate_and_store(heads, step.rotation, self.head_norm, layer, step.slots)
         return heads[:, : config.heads], gates
+
+
+class KeyValueProjection:
+    """The keys and values of a layer alone, for tokens whose own output is not needed."""
+
+    def __init__(self, config: AttentionConfig, *, kv: Linear, head_norm: HeadNorm) -> None:
+        self._config = config
+        self._kv = kv
+        self._head_norm = head_norm  # of keys
+
+    def write(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
+        """Write rotated keys, and values, of every query token to the pool."""
+        num_query = step.slots.shape[0]
+        heads = self._kv(x)[:num_query].view(num_query, -1, self._config.head_dim)
+        rotate_and_store(heads, step.rotation, self._head_norm, layer, step.slots)
 
 
 class OutputGate(Protocol):
@@ -124,6 +143,9 @@ class SelfAttention:
         queries, gates = self._project(x, layer, step)
         out = self._gate(step.backend.run(queries, layer, step.plan, self._scale), gates)
         return self._output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
+
+    def write_kv(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
+        self._project(x, layer, step)
 
 
 def pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:  # [n, ...] -> [rows, ...]

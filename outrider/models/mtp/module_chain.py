@@ -56,5 +56,12 @@ class ModuleChain:
     ) -> torch.Tensor:  # [num_query, width]
         return self.forward_module(0, plan, state, kv, attention)
 
+    def catch_up(
+        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+    ) -> torch.Tensor:  # [num_query, width]
+        (module,), (layer,) = self._modules, kv.layers
+        module.write_kv(plan, state, layer, attention)
+        return state
+
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
         return self.scores(0, state)

@@ -8,6 +8,7 @@ import torch
 
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
+from outrider.ops.linear.block_linear import eight_bit_linear, supports_blocks
 from outrider.ops.linear.float16_linear import HalfLinear
 from outrider.ops.linear.int8_linear import Int8Linear, supports_fbgemm
 from outrider.ops.linear.linear import (
@@ -56,13 +57,20 @@ def _maker_for(dtype: WeightType, device: torch.device, arithmetic: Arithmetic) 
     if device.type == "cuda":
         return _cuda_maker(dtype, arithmetic)
     if dtype == "int8":
-        if not supports_fbgemm():
-            raise ConfigError("int8 weights need an x86 CPU; use --dtype bfloat16 or float32")
-        return Int8Linear
+        return _int8_maker()
     if dtype == "float16" and is_computed_in_float32(dtype, device):
         return HalfLinear
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return PackedLinear if dtype == "float32" and has_onednn else PlainLinear
+
+
+def _int8_maker() -> LinearMaker:
+    if supports_blocks():
+        return eight_bit_linear
+    if not supports_fbgemm():
+        raise ConfigError("int8 weights need an x86 CPU; use --dtype bfloat16 or float32")
+    _log.info("int8 weights are faster with numba: pip install 'outrider[cpu]'")
+    return Int8Linear
 
 
 def _cuda_maker(dtype: WeightType, arithmetic: Arithmetic) -> LinearMaker:

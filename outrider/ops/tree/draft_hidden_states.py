@@ -12,11 +12,12 @@ def start_round(
     decode: DecodeRows,
     *,
     last_tokens: torch.Tensor,  # [table_rows]
-    hidden_states: torch.Tensor,  # [table_rows, width] after the last known token of each row
+    hidden_states: torch.Tensor,  # [table_rows, width] of each row, as its catch-up left it
+    first_lengths: torch.Tensor,  # [rows] written: where the KV of the last token is
     level_lengths: torch.Tensor,  # [rows] written: where the round's own KV begins
     lead: int,
 ) -> tuple[Frontier, torch.Tensor]:  # and hidden states [rows, 1, width]
-    """Node 0 of every row as the frontier, and the hidden state after it. Its KV is cached."""
+    """Node 0 of every row as the frontier, and its hidden state. Its KV is cached."""
     if hidden_states.is_cuda:
         from outrider.ops.tree.draft_hidden_states_triton import start_round_triton as start
     else:
@@ -25,6 +26,7 @@ def start_round(
         decode,
         last_tokens=last_tokens,
         hidden_states=hidden_states,
+        first_lengths=first_lengths,
         level_lengths=level_lengths,
         lead=lead,
     )
@@ -35,12 +37,14 @@ def start_round_reference(
     *,
     last_tokens: torch.Tensor,  # [table_rows]
     hidden_states: torch.Tensor,  # [table_rows, width]
+    first_lengths: torch.Tensor,  # [rows] written
     level_lengths: torch.Tensor,  # [rows] written
     lead: int,
 ) -> tuple[Frontier, torch.Tensor]:  # and hidden states [rows, 1, width]
     """The same in plain torch."""
     rows, lengths = decode.rows, decode.lengths
     torch.add(lengths, lead, out=level_lengths)
+    torch.sub(level_lengths, 1, out=first_lengths).clamp_min_(0)  # padding has no tokens
     zeros = rows.new_zeros(rows.shape[0], 1)
     tokens = last_tokens.index_select(0, rows)[:, None]
     tips = Frontier(
@@ -127,7 +131,7 @@ def store_hidden_states(
     chunk_ends: torch.Tensor,  # [chunk.rows] or none: the last query token of each chunk
     chunk_rows: torch.Tensor,  # [chunk.rows] or none
 ) -> None:
-    """Store the hidden state after the last known token of each row."""
+    """Store the hidden state of the last known token of each row."""
     if after.is_cuda:
         from outrider.ops.tree.draft_hidden_states_triton import store_hidden_states_triton as store
     else:

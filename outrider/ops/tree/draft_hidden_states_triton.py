@@ -29,7 +29,7 @@ def _copy(source, goal, width, block, BLOCK: tl.constexpr):
 
 # By argument index. Indices are views with any alignment, and sizes change with the step: neither
 # may compile a kernel again.
-_START_POINTERS, _START_SIZES = (0, 1, 2, 4, *range(6, 11)), (11,)
+_START_POINTERS, _START_SIZES = (0, 1, 2, 4, 5, *range(7, 12)), (12,)
 _PARENT_POINTERS, _PARENT_SIZES = (1,), (3, 4)
 _GATHER_POINTERS, _GATHER_SIZES = (*range(1, 9), 10, 11), range(14, 20)
 _STORE_POINTERS, _STORE_SIZES = range(1, 5), range(8, 10)
@@ -41,7 +41,8 @@ def _start_kernel(
     lengths,
     last_tokens,
     states,  # [table_rows, width]
-    level_lengths,  # [rows], written, as all below
+    first_lengths,  # [rows], written, as all below
+    level_lengths,  # [rows]
     out_states,  # [rows, width]
     scores,
     numbers,
@@ -60,7 +61,9 @@ def _start_kernel(
     _copy(states + row * width, out_states + place * width, width, block, BLOCK)
     is_first = block == 0
     length = tl.load(lengths + place)
-    tl.store(level_lengths + place, length + lead, mask=is_first)
+    level_length = length + lead
+    tl.store(level_lengths + place, level_length, mask=is_first)
+    tl.store(first_lengths + place, tl.maximum(level_length - 1, 0), mask=is_first)
     tl.store(scores + place, 0.0, mask=is_first)
     tl.store(numbers + place, -1, mask=is_first)
     tl.store(zeros + place, 0, mask=is_first)
@@ -73,6 +76,7 @@ def start_round_triton(
     *,
     last_tokens: torch.Tensor,  # [table_rows]
     hidden_states: torch.Tensor,  # [table_rows, width]
+    first_lengths: torch.Tensor,  # [rows] written
     level_lengths: torch.Tensor,  # [rows] written
     lead: int,
 ) -> tuple[Frontier, torch.Tensor]:  # and hidden states [rows, 1, width]
@@ -88,6 +92,7 @@ def start_round_triton(
         decode.lengths,
         last_tokens,
         hidden_states,
+        first_lengths,
         level_lengths,
         out,
         scores,

@@ -189,6 +189,7 @@ class ChatAnswer(BaseModel):
     choices: list[ChatChoice]
     usage: UsageFields
     metrics: AnswerMetrics | None = None  # when requested
+    kv_transfer_params: dict[str, Any] | None = None  # of a prefill server
     prompt_logprobs: PromptReport | None = None  # when requested
     prompt_token_ids: list[int] | None = None  # when requested
 

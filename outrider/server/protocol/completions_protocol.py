@@ -98,3 +98,4 @@ class CompletionAnswer(BaseModel):
     choices: list[CompletionChoice]
     usage: UsageFields | None = None
     metrics: AnswerMetrics | None = None  # when requested
+    kv_transfer_params: dict[str, Any] | None = None  # of a prefill server

@@ -8,6 +8,7 @@ from outrider.errors import RequestError
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams, override
 from outrider.frontend.structured_params import KEYS, Structured
 from outrider.server.protocol.neutral_fields import RequestBody, drop_neutral
+from outrider.server.protocol.transfer_fields import TransferFields
 
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
@@ -141,7 +142,7 @@ class RequestFields(RequestBody):
         return next(iter(given.values()), None)
 
 
-class ReportFields(RequestFields):
+class ReportFields(RequestFields, TransferFields):
     """What else an answer reports, as in vLLM."""
 
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None

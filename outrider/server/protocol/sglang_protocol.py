@@ -17,8 +17,9 @@ from outrider.frontend.sampling_params import (
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.hub.generation_config import NO_DEFAULTS, SamplingDefaults
 from outrider.server.protocol.completions_protocol import Texts, TokenIds, TokenLists
-from outrider.server.protocol.neutral_fields import RequestBody, drop_neutral
+from outrider.server.protocol.neutral_fields import drop_neutral
 from outrider.server.protocol.sampling_fields import MAX_STOP_CHARS, MAX_STOPS
+from outrider.server.protocol.transfer_fields import TransferFields
 from outrider.wire.step_result import TokenLogprobs
 
 Json = dict[str, Any]
@@ -44,7 +45,7 @@ Item = TypeVar("Item")
 Each = Annotated[list[Item], Field(fail_fast=True)]
 
 
-class GenerateRequest(RequestBody):
+class GenerateRequest(TransferFields):
     """One prompt or several, as text or as ids."""
 
     model: str | None = None  # added by routers

@@ -30,6 +30,7 @@ from outrider.server.protocol.logprobs_protocol import LogprobWriter, prompt_rep
 from outrider.server.protocol.round_traces import RoundWriter
 from outrider.server.protocol.tool_call_parser import AnswerDelta, AnswerReader, read_whole
 from outrider.server.protocol.tools import call_delta, new_call
+from outrider.server.protocol.transfer_fields import offered_params
 from outrider.server.protocol.usage_fields import usage_of
 from outrider.server.request_handle import ChoiceDelta, RequestHandle
 from outrider.server.response_bytes import event, json_response, set_only
@@ -54,7 +55,10 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         admit = memory_of(request).admit
         parsers = model.parsers.chosen(separates=body.separate_reasoning is not False)
         prepared = await async_engine.prepare(
-            lambda: read_request(async_engine.frontend, body, parsers), admit
+            lambda: body.split(
+                async_engine.rules.role, read_request(async_engine.frontend, body, parsers)
+            ),
+            admit,
         )
         envelope = model.envelope("chatcmpl", body.given_name)
         writer = ChatWriter(envelope, body, parsers, async_engine.tokenizer)
@@ -103,6 +107,7 @@ class ChatWriter:
             choices=[self._choice(request, index) for index in range(len(request.outputs))],
             usage=usage_of(handle.requests),
             **requested_metrics(self._body, handle),
+            **offered_params(self._body, handle),
             **self._prompt(request),
         )
 

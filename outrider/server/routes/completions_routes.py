@@ -23,6 +23,7 @@ from outrider.server.protocol.logprobs_protocol import (
     LogprobWriter,
     prompt_report,
 )
+from outrider.server.protocol.transfer_fields import offered_params
 from outrider.server.protocol.usage_fields import usage_of
 from outrider.server.request_handle import ChoiceDelta, RequestHandle
 from outrider.server.response_bytes import event, json_response, set_only
@@ -45,7 +46,8 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
         body.check()
         body = model.fill(body)
         admit = memory_of(request).admit
-        prepared = await async_engine.prepare(lambda: read_requests(body), admit)
+        role = async_engine.rules.role
+        prepared = await async_engine.prepare(lambda: body.split(role, read_requests(body)), admit)
         envelope = model.envelope("cmpl", body.given_name)
         writer = CompletionWriter(envelope, body, async_engine.tokenizer)
         names = (envelope.id, body.given_name)
@@ -84,6 +86,7 @@ class CompletionWriter:
             [self._choice(choice, *output) for choice, output in enumerate(outputs)],
             usage=usage_of(handle.requests),
             **requested_metrics(self._body, handle),
+            **offered_params(self._body, handle),
         )
 
     def _sent(self, request: RequestState) -> Sequence[int]:

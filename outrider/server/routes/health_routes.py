@@ -34,7 +34,9 @@ def health_routes(async_engine: AsyncEngine) -> APIRouter:
     async def invariants() -> dict[str, Any]:
         """Rows and pages in use. An idle engine must hold none."""
         stats = await async_engine.stats()
-        is_idle = not (stats.queue.waiting or stats.queue.running or async_engine.num_open)
+        is_sharing = stats.transfers.offered or stats.transfers.arriving
+        is_busy = stats.queue.waiting or stats.queue.running or async_engine.num_open
+        is_idle = not (is_busy or is_sharing)
         is_empty = all(stock.free == stock.total for stock in (stats.rows, stats.pages))
         return {
             **asdict(stats),

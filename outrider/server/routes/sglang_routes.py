@@ -2,14 +2,16 @@
 
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
 from outrider import __version__
+from outrider.config.engine_config import DisaggregationConfig
 from outrider.frontend.call_cost import PromptRequest
 from outrider.frontend.prompts import TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
@@ -37,7 +39,8 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         model.check(body.model)
         body.check()
         admit = memory_of(request).admit
-        prepared = await async_engine.prepare(lambda: _read_requests(body, model), admit)
+        read = partial(_read_requests, body, model, async_engine.rules.role)
+        prepared = await async_engine.prepare(read, admit)
         writer = GenerateWriter(async_engine, body)
         if body.stream:
             return await answer_stream(async_engine, prepared, writer.stream, writer.names)
@@ -80,9 +83,13 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     return router
 
 
-def _read_requests(body: GenerateRequest, model: ServedModel) -> list[PromptRequest]:
+def _read_requests(
+    body: GenerateRequest, model: ServedModel, role: DisaggregationConfig
+) -> Sequence[PromptRequest]:
     pairs = zip(body.prompts, body.params(model.sampling_defaults), strict=True)
-    return [PromptRequest(prompt=prompt, params=params) for prompt, params in pairs]
+    return body.split(
+        role, [PromptRequest(prompt=prompt, params=params) for prompt, params in pairs]
+    )
 
 
 def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any]:
@@ -98,6 +105,8 @@ def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any
         "tp_size": facts.memory.tp_size,
         "dp_size": facts.memory.dp_size,
         "ranks": [asdict(each) for each in async_engine.worker_ranks],
+        "disaggregation_mode": async_engine.rules.role.mode,
+        "disaggregation_bootstrap_port": async_engine.rules.role.port,
         "speculative_num_steps": budget.steps,
         "speculative_eagle_topk": budget.topk,
         "speculative_num_draft_tokens": budget.nodes,

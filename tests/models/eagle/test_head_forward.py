@@ -107,6 +107,28 @@ def drafted_states(head, rows, before):
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_the_catch_up_of_a_head_writes_the_kv_that_its_forward_writes(variant, target, tmp_path):
+    decoder = target.decoder
+    variant = variant.complete(decoder.config)
+    head = target.load(write_head(tmp_path, decoder.config, dialect="vllm", **asdict(variant)))
+    rows = {row: prompt(LENGTH + 2, seed=row) for row in (1, 2)}
+    written = []
+    with torch.inference_mode():
+        before = true_states(decoder, head, rows)
+        state = torch.cat([before[row] for row in rows])
+        for run in (head.forward, head.catch_up):
+            pool = paged(num_layers=1, attention=head.facts.attention)
+            after = pool.run(
+                lambda plan, kv, attention, run=run: run(plan, state.clone(), kv, attention),
+                {row: (0, tokens[1 : LENGTH + 1]) for row, tokens in rows.items()},
+            )
+            written.append(pool.pool.storage)
+    assert written[0].abs().sum() > 0
+    assert close(written[1], written[0])
+    assert all(torch.equal(after[row], before[row]) for row in rows)
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 def test_a_head_over_pages_equals_its_recomputation(variant, target, tmp_path):
     decoder = target.decoder
     variant = variant.complete(decoder.config)

@@ -1,0 +1,31 @@
+"""Refuses roles that cannot work, before a model is loaded."""
+
+import importlib.util
+
+from outrider.config.engine_config import EngineConfig
+from outrider.config.install_hint import install_hint
+from outrider.config.node_address import read_key
+from outrider.errors import ConfigError
+
+
+def check_role(config: EngineConfig) -> None:
+    """Raise the first thing that is wrong with the role."""
+    role, parallel = config.disaggregation, config.parallel
+    if role.mode == "null":
+        return
+    read_key()
+    if parallel.tensor * parallel.data > 1:
+        raise ConfigError(
+            f"--disaggregation-mode {role.mode} works with one process per model; leave out "
+            "--tensor-parallel-size and --data-parallel-size"
+        )
+    if not config.cache.prefix:
+        raise ConfigError(
+            "KV comes from a prefill server as a cached prefix; leave out "
+            f"--no-enable-prefix-caching with --disaggregation-mode {role.mode}"
+        )
+    if role.backend == "nixl" and importlib.util.find_spec("nixl") is None:
+        raise ConfigError(
+            f"the transfer backend nixl is not installed; install it with "
+            f"{install_hint('disagg')}, or use --disaggregation-transfer-backend tcp"
+        )

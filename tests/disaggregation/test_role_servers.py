@@ -1,0 +1,86 @@
+"""Prefill and decode servers as processes, driven as routers drive them."""
+
+import pytest
+from support.role_servers import BODY, TEXT, assert_clean
+
+
+@pytest.mark.slow
+def test_vllms_parameters_lead_from_one_server_to_the_other(servers):
+    prefill, decode, single, _ = servers
+    for path, body in (
+        ("/v1/completions", BODY),
+        (
+            "/v1/chat/completions",
+            {
+                **{k: v for k, v in BODY.items() if k != "prompt"},
+                "messages": [{"role": "user", "content": TEXT}],
+            },
+        ),
+    ):
+        right = single.post(path, body).json()
+        asked = {**body, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+        first = prefill.post(path, asked).json()
+        params = first["kv_transfer_params"]
+        answer = decode.post(path, {**body, "kv_transfer_params": params}).json()
+        assert answer["choices"] == right["choices"]
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 100
+    assert_clean(prefill, decode)
+
+
+@pytest.mark.slow
+def test_a_room_leads_from_one_server_to_the_other(servers):
+    prefill, decode, single, port = servers
+    body = {**BODY, "prompt": "rooms: " + TEXT}
+    right = single.post("/v1/completions", body).json()
+    room = {"bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": 2**62 + 1}
+    assert prefill.post("/v1/completions", body | room).status_code == 200
+    answer = decode.post("/v1/completions", body | room).json()
+    assert answer["choices"] == right["choices"]
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 100
+    assert_clean(prefill, decode)
+
+
+@pytest.mark.slow
+def test_a_prefill_server_takes_no_request_that_it_would_have_to_decode(servers):
+    prefill, *_ = servers
+    refused = prefill.post("/v1/completions", BODY)
+    assert refused.status_code == 400
+    assert "send requests to the router" in refused.text
+    assert prefill.get("/health_generate").status_code == 200
+    assert prefill.get("/server_info").json()["disaggregation_mode"] == "prefill"
+
+
+@pytest.mark.slow
+def test_a_server_without_a_role_refuses_to_share_a_request(servers):
+    single = servers[2]
+    for more in ({"bootstrap_room": 3}, {"kv_transfer_params": {"do_remote_decode": True}}):
+        refused = single.post("/v1/completions", BODY | more)
+        assert refused.status_code == 400
+        assert next(iter(more)) in refused.text
+
+
+@pytest.mark.slow
+def test_a_peer_that_differs_is_named_and_the_prompt_is_computed_here(servers, start):
+    prefill, _, single, port = servers
+    other = start("decode", "--block-size", "8")
+    room = {"bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": 5}
+    body = {**BODY, "prompt": "other pages: " + TEXT}
+    assert prefill.post("/v1/completions", body | room).status_code == 200
+    answer = other.post("/v1/completions", body | room).json()
+    assert answer["choices"] == single.post("/v1/completions", body).json()["choices"]
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert "another page size (8) than the prefill engine (16)" in other.log.read_text()
+    assert_clean(other)
+
+
+@pytest.mark.slow
+def test_a_peer_with_another_secret_gets_nothing(servers, start):
+    prefill, _, single, port = servers
+    other = start("decode", environment={"OUTRIDER_RANKS_KEY": "another"})
+    room = {"bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": 6}
+    body = {**BODY, "prompt": "secrets: " + TEXT}
+    assert prefill.post("/v1/completions", body | room).status_code == 200
+    answer = other.post("/v1/completions", body | room).json()
+    assert answer["choices"] == single.post("/v1/completions", body).json()["choices"]
+    assert "set OUTRIDER_RANKS_KEY to the same one" in other.log.read_text()
+    assert_clean(other)

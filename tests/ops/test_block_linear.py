@@ -1,0 +1,125 @@
+"""Linear layers over packed blocks against gguf's own dequantisation."""
+
+import os
+import subprocess
+import sys
+
+import gguf
+import pytest
+import torch
+
+from outrider.ops.compiled.block_kind import KINDS, KindName
+from outrider.ops.compiled.pack_blocks import quantise_rows, widen_rows
+from outrider.ops.linear.block_linear import BlockLinear, eight_bit_linear, supports_blocks
+
+_SIZES = ((50, 96), (16, 32), (133, 576))
+
+
+def _rows(name: KindName, weight: torch.Tensor) -> torch.Tensor:  # [out, row_bytes] uint8
+    kind = gguf.GGMLQuantizationType[name]
+    return torch.from_numpy(gguf.quants.quantize(weight.numpy(), kind))
+
+
+def _widened(name: KindName, rows: torch.Tensor) -> torch.Tensor:  # [out, in] float32
+    kind = gguf.GGMLQuantizationType[name]
+    return torch.from_numpy(gguf.quants.dequantize(rows.numpy(), kind))
+
+
+def _rounded(x: torch.Tensor) -> torch.Tensor:  # [n, in] both, in is whole blocks
+    """Activations with 8 bits per 32 inputs, in double precision."""
+    blocks = x.double().unflatten(1, (-1, 32))
+    scale = blocks.abs().amax(2, keepdim=True).clamp_min(1e-30) / 127
+    return ((blocks / scale).round() * scale).flatten(1)
+
+
+def test_a_supported_machine_runs_these_tests() -> None:
+    assert supports_blocks(), "the dev extra installs numba; these tests need an x86 CPU with AVX2"
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("outputs", "inputs"), _SIZES)
+def test_products_are_those_of_the_dequantised_weight(
+    name: KindName, outputs: int, inputs: int
+) -> None:
+    torch.manual_seed(outputs)
+    rows = _rows(name, torch.randn(outputs, inputs))
+    x = torch.randn(11, inputs) * torch.tensor([1e-3, 1.0, 50.0, 0.0] * 3)[:11, None]
+    expected = _rounded(x) @ _widened(name, rows).double().T
+    # Codes half-way between two integers may be rounded to either in another precision.
+    close = (BlockLinear(rows, name, inputs)(x) - expected).norm() / expected.norm()
+    assert close < 1e-3
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(name: KindName) -> None:
+    torch.manual_seed(1)
+    linear = BlockLinear(_rows(name, torch.randn(70, 160)), name, 160)
+    x, before = torch.randn(19, 160), torch.get_num_threads()
+    together = linear(x)
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            for num in range(1, 20):
+                assert torch.equal(linear(x[:num]), together[:num])
+                assert torch.equal(linear(x[-num:]), together[-num:])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_residual_is_added_to_the_product() -> None:
+    torch.manual_seed(2)
+    linear, x = eight_bit_linear(torch.randn(40, 64)), torch.randn(5, 64)
+    residual = torch.randn(5, 40)
+    expected = linear(x) + residual
+    assert torch.equal(linear.plus(x, residual), expected)
+
+
+def test_numbers_that_are_not_finite_stay_in_their_row() -> None:
+    torch.manual_seed(3)
+    linear, x = eight_bit_linear(torch.randn(40, 64)), torch.randn(4, 64)
+    expected = linear(x)
+    x[1, 7], x[2, 63] = float("nan"), float("-inf")
+    out = linear(x)
+    assert not out[1].isfinite().any()
+    assert not out[2].isfinite().any()
+    assert torch.equal(out[[0, 3]], expected[[0, 3]])
+
+
+@pytest.mark.parametrize("inputs", [5, 32, 45])
+def test_eight_bits_keep_weights_of_any_width(inputs: int) -> None:
+    torch.manual_seed(inputs)
+    weight, x = torch.randn(20, inputs), torch.randn(3, inputs)
+    out = eight_bit_linear(weight)(x)
+    assert (out - x @ weight.T).norm() / out.norm() < 0.02
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_widened_rows_are_those_of_gguf(name: KindName) -> None:
+    torch.manual_seed(4)
+    rows = _rows(name, torch.randn(9, 96))
+    assert torch.equal(widen_rows(rows, name), _widened(name, rows))
+
+
+def test_eight_bit_rows_are_those_of_gguf() -> None:
+    torch.manual_seed(5)
+    weight = torch.randn(9, 96)
+    weight[3, 32:64] = 0.0
+    assert torch.equal(quantise_rows(weight), _rows("Q8_0", weight))
+
+
+_ELSEWHERE = """
+import torch
+from outrider.ops.linear.block_linear import eight_bit_linear
+torch.manual_seed(6)
+print(eight_bit_linear(torch.randn(40, 96))(torch.randn(9, 96)).view(torch.int32).tolist())
+"""
+
+
+@pytest.mark.slow  # compiles all kernels
+def test_a_cpu_without_byte_products_computes_the_same_bits() -> None:
+    old = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+f16c"}
+    command = [sys.executable, "-c", _ELSEWHERE]
+    ran = subprocess.run(command, env=old, capture_output=True, text=True, check=True)
+    torch.manual_seed(6)
+    here = eight_bit_linear(torch.randn(40, 96))(torch.randn(9, 96))
+    assert ran.stdout.strip() == str(here.view(torch.int32).tolist())
