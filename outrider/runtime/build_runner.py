@@ -170,8 +170,7 @@ def _assemble(
     )
     runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
-        rungs = _rungs_of(_draft_facts(draft, buckets), settings.execution)
-        shapes = list_shapes(largest, buckets, rungs)
+        shapes = list_shapes(largest, buckets, _rungs_of(draft, buckets, settings.execution))
         _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
     facts = RunnerFacts(
         memory=_memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages),
@@ -213,9 +212,9 @@ def _draft_facts(draft: DraftKind, buckets: Buckets) -> DraftFacts:
     return replace(draft.facts, is_ranked=draft.facts.is_ranked and buckets.is_ragged)
 
 
-def _rungs_of(draft: DraftFacts, execution: ExecutionSettings) -> Rungs:
+def _rungs_of(draft: DraftKind, buckets: Buckets, execution: ExecutionSettings) -> Rungs:
     """How much steps will draft; a prefill server has no decode rows."""
-    return partial(_rungs, draft) if execution.can_decode else lambda _: ()
+    return partial(_rungs, _draft_facts(draft, buckets)) if execution.can_decode else lambda _: ()
 
 
 def _rungs(draft: DraftFacts, num_rows: int) -> tuple[Rung, ...]:
