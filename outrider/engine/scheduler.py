@@ -16,7 +16,7 @@ from outrider.engine.request import Phase, Placement, Request
 from outrider.engine.step_decision import ExpectedStep, StepDecision
 from outrider.engine.waiting_queue import WaitingQueue
 from outrider.errors import CapacityError
-from outrider.wire.draft_budget import PLAIN, Budget
+from outrider.wire.draft_budget import PLAIN_RUNG, Rung
 from outrider.wire.engine_stats import (
     Capacity,
     DeviceWork,
@@ -57,7 +57,9 @@ class Scheduler:
         self._free_rows = list(range(facts.host.max_rows, 0, -1))  # row 0 is padding
         self._step = 0
         self._policy: DraftPolicy = (
-            Adaptation(facts.draft.budget) if facts.draft.is_adaptive else WholeBudget()
+            Adaptation(facts.draft.budget, is_shared=facts.draft.is_ranked)
+            if facts.draft.is_adaptive
+            else WholeBudget()
         )
         self._is_drafting = True
         self._is_stuck = False  # no waiting request was admitted in the last step
@@ -166,7 +168,8 @@ class Scheduler:
 
     def _schedule_decodes(self, decision: StepDecision) -> None:
         ranked = tuple(self._decoding)  # some may be preempted in this loop
-        most_drafted = self._most_drafted(len(ranked))
+        rung = self._most_drafted(len(ranked))
+        decision.drafts_per_row = rung.drafts
         for placement in ranked:
             request = placement.request
             # Each round in flight emits at least one token, so the request may end with it.
@@ -176,7 +179,7 @@ class Scheduler:
             is_short = placement.bound + self._reach > placement.room
             if is_short and not self._grow(placement, decision):
                 continue
-            budget = request.budget_within(most_drafted)
+            budget = request.budget_within(rung.tree)
             most = budget.most_emitted
             decision.decode(placement, budget, most=most)
             placement.bound += most
@@ -186,9 +189,9 @@ class Scheduler:
         """The drafter failed: schedule plain decoding from now on."""
         self._is_drafting = False
 
-    def _most_drafted(self, num_rows: int) -> Budget:
+    def _most_drafted(self, num_rows: int) -> Rung:
         if not num_rows or not self._is_drafting:
-            return PLAIN
+            return PLAIN_RUNG
         ahead = self._num_prompt_ahead(num_rows)
         return self._policy.choose(self._step, num_rows=num_rows, num_prompt=ahead)
 

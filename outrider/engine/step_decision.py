@@ -36,6 +36,7 @@ class StepDecision:
         self._grants: dict[Placement, list[PageGrant]] = {}
         self._decodes: list[tuple[Placement, int, Budget, int]] = []  # the arguments of `decode`
         self._chunks: dict[Placement, ScheduledChunk] = {}
+        self.drafts_per_row = 0  # on average, at most
 
     @property
     def num_decodes(self) -> int:
@@ -99,6 +100,7 @@ class StepDecision:
                 rows=tuple([placement.row for placement in placements]),
                 bounds=bounds,
                 budgets=budgets,
+                most_drafts=self.drafts_per_row * len(placements),
             ),
         )
         expected = ExpectedStep(

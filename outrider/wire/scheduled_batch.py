@@ -50,12 +50,13 @@ class ScheduledDecodes:
     rows: tuple[int, ...]
     bounds: tuple[int, ...]  # at most this many tokens of each are cached before the step
     budgets: tuple[Budget, ...]
+    most_drafts: int  # of all rows together: the device gives them to the best drafts
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
-NO_DECODES = ScheduledDecodes(rows=(), bounds=(), budgets=())
+NO_DECODES = ScheduledDecodes(rows=(), bounds=(), budgets=(), most_drafts=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
