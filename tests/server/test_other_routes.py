@@ -113,6 +113,7 @@ def test_invariants_have_the_names_that_monitors_read(server):
     assert invariants.keys() == {"queue", "rows", "pages", "prefix", "faults", "work"} | {
         "open_calls",
         "worker_pid",
+        "worker_pids",
         "is_idle",
         "has_leak",
     }
