@@ -12,7 +12,6 @@ from outrider.engine.engine import Engine
 from outrider.engine.parallel_engine import AnyEngine, ParallelEngine
 from outrider.engine.prefill_role import PrefillRole
 from outrider.engine.runner_home import AwakeHome
-from outrider.errors import ConfigError
 from outrider.frontend.tokenizer.read_vocabulary import read_vocabulary
 from outrider.runtime.data_ranks import RankRunner
 from outrider.runtime.model_home import ModelHome
@@ -54,17 +53,14 @@ def _build_with_role(plan: RankGroupPlan, on_progress: OnProgress) -> Engine:
     check_role(plan.config)
     home = ModelHome(plan.folder, plan.config, plan.read_vocabulary)
     runner, facts = home.build(on_progress)
-    if not facts.host.prefix_cache:
-        raise ConfigError(
-            "this model has row state, which does not travel yet; leave out --disaggregation-mode"
-        )
+    ships_rows = not facts.host.prefix_cache  # only row state switches it off: see `check_role`
     engine = Engine(runner, facts, runner.grammars, AwakeHome())
     if plan.config.disaggregation.mode == "prefill":
         offers = open_offers(runner, facts, plan.folder, plan.config)
-        engine.use_role(lambda cache: PrefillRole(cache, offers))
+        engine.use_role(lambda cache: PrefillRole(cache, offers, ships_rows=ships_rows))
     else:
         fetches = open_fetches(runner, facts, plan.folder, plan.config)
-        engine.use_role(lambda cache: DecodeRole(cache, fetches))
+        engine.use_role(lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows))
     return engine
 
 
