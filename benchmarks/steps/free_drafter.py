@@ -30,6 +30,7 @@ class FixedDraft:
             needs_text=False,
             is_paced=False,
             is_adaptive=False,
+            is_ranked=False,
         )
 
     @property

@@ -13,7 +13,7 @@ Executor = Literal["eager", "graph", "breakable", "tape"]
 Arithmetic = Literal["fast", "fixed"]  # fixed: the bits of a row do not depend on the shape
 CaptureTime = Literal["lazy", "at start"]
 RoleMode = Literal["null", "prefill", "decode"]  # null: one engine does both, as in SGLang
-TransferBackend = Literal["tcp"]
+TransferBackend = Literal["nixl", "tcp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class DisaggregationConfig:
     mode: RoleMode = "null"
     host: str = "127.0.0.1"  # where a prefill engine listens for decode engines
     port: int = 8998
-    backend: TransferBackend = "tcp"
+    backend: TransferBackend = "nixl"
     lease_s: float = 30.0  # that offered KV waits for a sign of its reader
     stall_s: float = 5.0  # without an answer, after which a peer is given up
 

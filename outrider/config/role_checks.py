@@ -1,6 +1,9 @@
 """Refuses roles that cannot work, before a model is loaded."""
 
+import importlib.util
+
 from outrider.config.engine_config import EngineConfig
+from outrider.config.install_hint import install_hint
 from outrider.config.node_address import read_key
 from outrider.errors import ConfigError
 
@@ -20,4 +23,9 @@ def check_role(config: EngineConfig) -> None:
         raise ConfigError(
             "KV comes from a prefill server as a cached prefix; leave out "
             f"--no-enable-prefix-caching with --disaggregation-mode {role.mode}"
+        )
+    if role.backend == "nixl" and importlib.util.find_spec("nixl") is None:
+        raise ConfigError(
+            f"the transfer backend nixl is not installed; install it with "
+            f"{install_hint('disagg')}, or use --disaggregation-transfer-backend tcp"
         )

@@ -3,11 +3,12 @@
 import socket
 from pathlib import Path
 
-from outrider.config.engine_config import DisaggregationConfig, EngineConfig
+from outrider.config.engine_config import DisaggregationConfig, EngineConfig, TransferBackend
 from outrider.config.node_address import read_key
 from outrider.disaggregation.offer_board import OfferBoard
 from outrider.disaggregation.page_bytes import PageBytes
 from outrider.disaggregation.page_fetches import PageFetches
+from outrider.disaggregation.page_transport import PageSink, PageSource
 from outrider.disaggregation.prefill_server import PrefillServer
 from outrider.disaggregation.tcp_pages import TcpSink, TcpSource
 from outrider.disaggregation.transfer_facts import transfer_facts
@@ -22,13 +23,13 @@ _BACKLOG = 128
 def open_offers(runner: Runner, facts: RunnerFacts, folder: Path, config: EngineConfig) -> KVOffers:
     """The rooms of a prefill engine, which decode engines can ask for from now on."""
     own, pages = config.disaggregation, PageBytes(runner.pages)
-    board = OfferBoard(own.lease_s)
+    board = OfferBoard(own.lease_s, runner.row_images)
     server = PrefillServer(
         _listen(own),
         read_key(),
         board=board,
-        source=TcpSource(pages, board),
-        facts=transfer_facts(folder, config, facts, pages),
+        source=_open_source(own.backend, pages, board),
+        facts=transfer_facts(folder, config, facts, pages, runner.row_images),
     )
     server.start()
     return board
@@ -40,11 +41,28 @@ def open_fetches(
     """Transfers of a decode engine."""
     pages = PageBytes(runner.pages)
     return PageFetches(
-        TcpSink(pages),
-        transfer_facts(folder, config, facts, pages),
+        _open_sink(config.disaggregation.backend, pages),
+        runner.row_images,
+        transfer_facts(folder, config, facts, pages, runner.row_images),
         read_key(),
         stall_s=config.disaggregation.stall_s,
     )
+
+
+def _open_source(backend: TransferBackend, pages: PageBytes, board: OfferBoard) -> PageSource:
+    if backend == "tcp":
+        return TcpSource(pages, board)
+    from outrider.disaggregation.nixl_pages import NixlSource  # an extra
+
+    return NixlSource(pages)
+
+
+def _open_sink(backend: TransferBackend, pages: PageBytes) -> PageSink:
+    if backend == "tcp":
+        return TcpSink(pages)
+    from outrider.disaggregation.nixl_pages import NixlSink  # an extra
+
+    return NixlSink(pages)
 
 
 def _listen(config: DisaggregationConfig) -> socket.socket:

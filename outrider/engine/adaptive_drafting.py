@@ -21,7 +21,14 @@ from outrider.engine.draft_trials import (
     MovingMean,
     Trial,
 )
-from outrider.wire.draft_budget import UNBOUNDED, Budget, ladder_of
+from outrider.wire.draft_budget import (
+    FEWEST_SHARING,
+    UNBOUNDED,
+    Budget,
+    Rung,
+    ladder_of,
+    whole_rung,
+)
 
 _FREE_TOKENS = 8  # query tokens that a step reads at about the price of one, on any machine
 _WORTH_STARTING = 1.5  # gain from which a small batch begins with drafts
@@ -31,14 +38,15 @@ _EXPECTED_ROUNDS = 16  # that an estimate from another rung counts for
 _LEAST_GAIN = 1.03  # a smaller gain is not worth new shapes
 _PLAIN_GAIN = 0.98  # plain decoding is chosen unless drafts gain more than the rest
 _MOST_PROMPT = 0.95  # largest share of a step that is attributed to its prompts
+_WHOLE = whole_rung(UNBOUNDED)
 _LEAST_SECONDS = 1e-9  # of a step that took no time by the clock
 
 
 class DraftPolicy(Protocol):
     """Bounds the draft budgets of a step by what earlier steps cost and emitted."""
 
-    def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Budget:
-        """The largest budget of a row in this step with about `num_prompt` prompt tokens."""
+    def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Rung:
+        """How much this step with about `num_prompt` prompt tokens may draft."""
         ...
 
     def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
@@ -53,9 +61,9 @@ class DraftPolicy(Protocol):
 class WholeBudget:
     """Every row uses its whole budget."""
 
-    def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Budget:
+    def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Rung:
         del step, num_rows, num_prompt
-        return UNBOUNDED
+        return _WHOLE
 
     def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
         pass
@@ -77,15 +85,16 @@ class _Step:
 class Adaptation:
     """Owns the measurements. Its ladder of budgets goes from plain decoding to the whole budget."""
 
-    def __init__(self, budget: Budget) -> None:
-        self.ladder = ladder_of(budget)
+    def __init__(self, budget: Budget, *, is_shared: bool = False) -> None:
+        self.ladder = ladder_of(budget, is_shared=False)
+        self._shared = ladder_of(budget, is_shared=is_shared)  # as many nodes, of larger trees
         self._sizes: dict[tuple[int, int], BatchSize] = {}  # by octaves of rows and prompt tokens
         self._gains = [MovingMean() for _ in self.ladder]  # tokens a round emits, by rung
         # Of steps that are being scheduled: their rungs, and the trials that they belong to.
         self._rungs: dict[int, tuple[int, Trial | None]] = {}
         self._steps: dict[int, _Step] = {}  # of those in flight
 
-    def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Budget:
+    def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Rung:
         size = self._like(num_rows, num_prompt)
         if size.trial:
             self._judge(size, size.trial)
@@ -99,7 +108,7 @@ class Adaptation:
         rung = trial.rung if trial else size.chosen
         size.num_steps += 1
         self._rungs[step] = rung, trial
-        return self.ladder[rung]
+        return (self.ladder if num_rows < FEWEST_SHARING else self._shared)[rung]
 
     def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
         if step in self._rungs:

@@ -16,7 +16,7 @@ from outrider.engine.request import Phase, Placement, Request
 from outrider.engine.step_decision import ExpectedStep, StepDecision
 from outrider.engine.waiting_queue import WaitingQueue
 from outrider.errors import CapacityError
-from outrider.wire.draft_budget import PLAIN, Budget
+from outrider.wire.draft_budget import PLAIN_RUNG, Rung
 from outrider.wire.engine_stats import (
     Capacity,
     DeviceWork,
@@ -57,7 +57,9 @@ class Scheduler:
         self._free_rows = list(range(facts.host.max_rows, 0, -1))  # row 0 is padding
         self._step = 0
         self._policy: DraftPolicy = (
-            Adaptation(facts.draft.budget) if facts.draft.is_adaptive else WholeBudget()
+            Adaptation(facts.draft.budget, is_shared=facts.draft.is_ranked)
+            if facts.draft.is_adaptive
+            else WholeBudget()
         )
         self._is_drafting = True
         self._is_stuck = False  # no waiting request was admitted in the last step
@@ -69,6 +71,11 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         return len(self._running)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether requests wait for pages that no running request will give back."""
+        return self._is_stuck and not self._running
 
     def stats(self, *, faults: Faults, work: DeviceWork, transfers: TransferCounts) -> EngineStats:
         """Rows, pages and requests in use; the engine adds the rest."""
@@ -161,7 +168,8 @@ class Scheduler:
 
     def _schedule_decodes(self, decision: StepDecision) -> None:
         ranked = tuple(self._decoding)  # some may be preempted in this loop
-        most_drafted = self._most_drafted(len(ranked))
+        rung = self._most_drafted(len(ranked))
+        decision.drafts_per_row = rung.drafts
         for placement in ranked:
             request = placement.request
             # Each round in flight emits at least one token, so the request may end with it.
@@ -171,7 +179,7 @@ class Scheduler:
             is_short = placement.bound + self._reach > placement.room
             if is_short and not self._grow(placement, decision):
                 continue
-            budget = request.budget_within(most_drafted)
+            budget = request.budget_within(rung.tree)
             most = budget.most_emitted
             decision.decode(placement, budget, most=most)
             placement.bound += most
@@ -181,9 +189,9 @@ class Scheduler:
         """The drafter failed: schedule plain decoding from now on."""
         self._is_drafting = False
 
-    def _most_drafted(self, num_rows: int) -> Budget:
+    def _most_drafted(self, num_rows: int) -> Rung:
         if not num_rows or not self._is_drafting:
-            return PLAIN
+            return PLAIN_RUNG
         ahead = self._num_prompt_ahead(num_rows)
         return self._policy.choose(self._step, num_rows=num_rows, num_prompt=ahead)
 
@@ -231,23 +239,30 @@ class Scheduler:
     def _place(self, head: Request, decision: StepDecision) -> bool:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""
         goal = head.goal
-        salt = head.submission.cache_salt.encode()
-        lease = self.cache.open(head.tokens[: head.most_cached], salt=salt)
+        lease, arrived = self._open(head)
         needed = self.cache.pages_for(goal + self._reach) - len(lease.pages)
         # Running rows need about a page each soon. Without this margin they preempt the newcomer.
         if needed + len(self._running) > self.cache.num_available:
-            self.cache.close(lease, ())
+            if not arrived:
+                self.cache.close(lease, ())
             return False
         self.cache.extend(lease, goal + self._reach)
         self._waiting.pop()
-        head.phase = Phase.PREFILLING
+        head.phase, head.arrived = Phase.PREFILLING, None
         head.note_admission(lease.cached)
         room = len(lease.pages) * self._limits.page_size
         placement = Placement(head, row=self._free_rows.pop(), lease=lease, goal=goal, room=room)
         self._running[head] = placement
         insort(self._prefilling, placement, key=_rank)
-        decision.admit(head, placement)
+        decision.admit(head, placement, arrived)
         return True
+
+    def _open(self, head: Request) -> tuple[Lease, str]:
+        """Pages that hold the beginning of a prompt; and the room of its row state, if any came."""
+        if head.arrived is not None:
+            return head.arrived.lease, head.arrived.room
+        salt = head.submission.cache_salt.encode()
+        return self.cache.open(head.tokens[: head.most_cached], salt=salt), ""
 
     def _schedule_chunks(self, decision: StepDecision) -> None:
         budget = self._chunk_budget(decision.num_decodes)

@@ -5,6 +5,7 @@ import os
 import socket
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -27,7 +28,7 @@ from outrider.runtime.target_cache import (
     check_rows,
     open_cache,
 )
-from outrider.runtime.warmup import list_shapes, take_memory, warm_up
+from outrider.runtime.warmup import Rungs, list_shapes, take_memory, warm_up
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.agreed_drafter import AgreedDrafter
 from outrider.spec.guarded_drafter import GuardedDrafter
@@ -43,8 +44,15 @@ from outrider.step.shape import ChunkShape, StepShape
 from outrider.structured.follower_grammars import FollowerGrammars
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.structured.row_grammars import RowGrammars, StepGrammars
-from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
+from outrider.wire.draft_budget import (
+    FEWEST_SHARING,
+    PLAIN_RUNG,
+    Rung,
+    ladder_of,
+    whole_rung,
+)
 from outrider.wire.runner_facts import (
+    DraftFacts,
     MemoryFacts,
     OnProgress,
     RankFacts,
@@ -162,12 +170,12 @@ def _assemble(
     )
     runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
-        shapes = list_shapes(largest, buckets, _trees(draft, largest, settings.execution))
+        shapes = list_shapes(largest, buckets, _rungs_of(draft, buckets, settings.execution))
         _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
     facts = RunnerFacts(
         memory=_memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages),
         vocab_size=loaded.model.config.vocab_size,
-        draft=draft.facts,
+        draft=_draft_facts(draft, buckets),
         max_chunks=MAX_CHUNKS,
         host=settings.host,
         depth=settings.execution.depth,
@@ -199,13 +207,22 @@ def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: 
     )
 
 
-def _trees(
-    draft: DraftKind, largest: StepShape, execution: ExecutionSettings
-) -> tuple[Budget, ...]:
-    """The draft trees that steps will have; none on a prefill server, which has no decode rows."""
-    if not execution.can_decode:
-        return ()
-    return ladder_of(draft.facts.budget) if draft.facts.is_adaptive else (largest.tree, PLAIN)
+def _draft_facts(draft: DraftKind, buckets: Buckets) -> DraftFacts:
+    """Rows can share drafts only in steps that can be ragged."""
+    return replace(draft.facts, is_ranked=draft.facts.is_ranked and buckets.is_ragged)
+
+
+def _rungs_of(draft: DraftKind, buckets: Buckets, execution: ExecutionSettings) -> Rungs:
+    """How much steps will draft; a prefill server has no decode rows."""
+    return partial(_rungs, _draft_facts(draft, buckets)) if execution.can_decode else lambda _: ()
+
+
+def _rungs(draft: DraftFacts, num_rows: int) -> tuple[Rung, ...]:
+    """How much steps with so many rows will draft."""
+    if draft.is_adaptive:
+        is_shared = draft.is_ranked and num_rows >= FEWEST_SHARING
+        return ladder_of(draft.budget, is_shared=is_shared)
+    return whole_rung(draft.budget), PLAIN_RUNG
 
 
 def _enough_memory(host: HostSettings) -> AbstractContextManager[None]:

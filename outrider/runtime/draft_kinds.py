@@ -58,6 +58,7 @@ class NoDraft:
             needs_text=False,
             is_paced=False,
             is_adaptive=False,
+            is_ranked=False,
         )
 
     @property
@@ -87,6 +88,7 @@ class ModelDraft:
             needs_text=False,
             is_paced=False,
             is_adaptive=self.is_adaptive,
+            is_ranked=True,
         )
 
     @property
@@ -131,6 +133,7 @@ class ModulesDraft:
             needs_text=False,
             is_paced=False,
             is_adaptive=self.is_adaptive,
+            is_ranked=False,
         )
 
     @property
@@ -174,6 +177,7 @@ class NgramDraft:
             needs_text=True,
             is_paced=True,
             is_adaptive=self.is_adaptive,
+            is_ranked=True,
         )
 
     @property

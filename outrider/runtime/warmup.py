@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,7 +11,7 @@ from outrider.runtime.runner import Runner
 from outrider.step.buckets import Buckets
 from outrider.step.graph_executor import MAX_CAPTURED_TOKENS
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
-from outrider.wire.draft_budget import PLAIN, Budget
+from outrider.wire.draft_budget import PLAIN_RUNG, Rung
 from outrider.wire.runner_facts import OnProgress
 
 _NO_CHUNK = ChunkShape(rows=0, tokens=0, width=0)
@@ -28,44 +28,63 @@ class WarmUp:
     device_bytes: int
 
 
-def list_shapes(largest: StepShape, buckets: Buckets, trees: Iterable[Budget]) -> list[StepShape]:
+Rungs = Callable[[int], Iterable[Rung]]  # how much steps with so many rows may draft
+
+
+def list_shapes(largest: StepShape, buckets: Buckets, rungs: Rungs) -> list[StepShape]:
     """The usual shapes, the largest first: the others fit into its memory.
 
-    Decode rows and mixed steps of all numbers of rows and all trees, in contexts of up to 4,096
+    Decode rows and mixed steps of all numbers of rows and all rungs, in contexts of up to 4,096
     tokens. Steps with other shapes are rare; they are captured when they come, or covered.
     """
     shapes: dict[StepShape, None] = {}
-    for rows, tree in itertools.product(buckets.rows.upto(largest.rows), dict.fromkeys(trees)):
-        shapes |= dict.fromkeys(_decode_shapes(rows, tree, buckets))
-        shapes |= dict.fromkeys(_mixed_shapes(rows, tree, largest, buckets))
-    shapes |= dict.fromkeys(_mixed_shapes(0, PLAIN, largest, buckets))
+    fewer = 0
+    for rows in buckets.rows.upto(largest.rows):
+        for rung in dict.fromkeys((*rungs(fewer + 1), *rungs(rows))):
+            shapes |= dict.fromkeys(_decode_shapes(rows, rung, buckets))
+            shapes |= dict.fromkeys(_mixed_shapes(rows, rung, largest, buckets))
+        fewer = rows
+    shapes |= dict.fromkeys(_mixed_shapes(0, PLAIN_RUNG, largest, buckets))
     return sorted(shapes, key=lambda shape: (shape.num_query, shape.pages), reverse=True)
 
 
-def _decode_shapes(rows: int, tree: Budget, buckets: Buckets) -> Iterator[StepShape]:
+def _decode_shapes(rows: int, rung: Rung, buckets: Buckets) -> Iterator[StepShape]:
     most = _USUAL_CONTEXT // buckets.page_size if buckets.is_width_free else 1
     for pages, flags in itertools.product(buckets.pages.upto(most), _usual_flags(rows)):
-        yield StepShape(rows=rows, tree=tree, chunk=_NO_CHUNK, pages=pages, sampling_flags=flags)
+        yield StepShape(
+            rows=rows,
+            tree=rung.tree,
+            chunk=_NO_CHUNK,
+            pages=pages,
+            sampling_flags=flags,
+            ragged=_ragged(rows, rung),
+        )
+
+
+def _ragged(rows: int, rung: Rung) -> int:
+    """Query tokens that rows share if every row has a request, as `Buckets.fit` has it."""
+    return rows * rung.nodes if rung.nodes < rung.tree.nodes else 0
 
 
 def _mixed_shapes(
-    rows: int, tree: Budget, largest: StepShape, buckets: Buckets
+    rows: int, rung: Rung, largest: StepShape, buckets: Buckets
 ) -> Iterator[StepShape]:
     """Steps with chunks, where chunks of any lengths share a shape. They all sample with noise:
     that covers greedy rows.
     """
     if not buckets.is_width_free:
         return
-    num_decode_query = rows * tree.nodes
+    num_decode_query = rows * rung.nodes
     for total in buckets.tokens.upto(MAX_CAPTURED_TOKENS):
         tokens = total - num_decode_query
         if 0 < tokens <= largest.chunk.tokens:
             yield StepShape(
                 rows=rows,
-                tree=tree,
+                tree=rung.tree,
                 chunk=ChunkShape(rows=largest.chunk.rows, tokens=tokens, width=tokens),
                 pages=buckets.chunk_pages.up(1),
                 sampling_flags=SamplingFlags(noise=True),
+                ragged=_ragged(rows, rung),
             )
 
 
@@ -84,7 +103,8 @@ def warm_up(
     kinds = set()
     for done, shape in enumerate(shapes):
         on_progress(done, len(shapes))
-        kind = (shape.tree, bool(shape.rows), bool(shape.chunk.rows), shape.sampling_flags)
+        parts = bool(shape.rows), bool(shape.chunk.rows), bool(shape.ragged)
+        kind = (shape.tree, *parts, shape.sampling_flags)
         if kind in kinds:
             runner.prepare(shape)
         else:

@@ -17,9 +17,9 @@ from outrider.ops.tree.draft_hidden_states import (
 )
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
-from outrider.ops.tree.select_nodes import select_nodes
 from outrider.sampling.draft_topk import likely_samples, likely_tokens
 from outrider.sampling.sampling_table import SamplingTable
+from outrider.spec.choose_tree import choose_tree
 from outrider.spec.draft_plans import DraftPlanner, DraftPlans
 from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.grow_tree import grow, room_for
@@ -67,6 +67,10 @@ class ModelDrafter:
     def aux_layers(self) -> AuxLayers:
         return self._model.facts.aux_layers
 
+    @property
+    def row_tensors(self) -> Sequence[torch.Tensor]:
+        return ()  # the last token of a prompt writes the hidden state
+
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlans:
         return self._planner.bind(shape, decode, chunk)
 
@@ -89,7 +93,7 @@ class ModelDrafter:
                 states = self._run_tips(plan, table, tips, states, slots.first_node(depth - 1))
             top = self._top_tokens(plan, tips, states)
             tips = grow(tips, top, decode, candidates=candidates, slots=slots, depth=depth)
-        return select_nodes(root, candidates, decode.budgets, tree)
+        return choose_tree(plan, root, candidates)
 
     def _start(self, plan: StepPlan, table: RowTable) -> tuple[Frontier, torch.Tensor]:
         """Node 0 of every row, and the hidden state after it: [rows, 1, width]."""

@@ -13,7 +13,7 @@ from torch.nn import functional
 from outrider.ops.tree.candidates import Candidates
 from outrider.ops.tree.chain import single_node
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
-from outrider.ops.tree.select_nodes import select_nodes
+from outrider.spec.choose_tree import choose_tree
 from outrider.spec.drafter import ModelessDrafter
 from outrider.spec.text_table import PredictionTable, TextTable
 from outrider.step.plan import StepPlan
@@ -82,9 +82,7 @@ class NgramDrafter(ModelessDrafter):
             lengths = lengths + self._predictions.width
         occurrences = find(text, lengths, self._match)
         paths = follow(text, occurrences, lengths, tree.steps)
-        return select_nodes(
-            root, merge(paths, weigh(occurrences), decode.budgets), decode.budgets, tree
-        )
+        return choose_tree(plan, root, merge(paths, weigh(occurrences), decode.budgets))
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Append the emitted tokens. The next step overwrites those past the accepted drafts."""

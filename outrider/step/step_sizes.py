@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outrider.wire.draft_budget import PLAIN, Budget
-from outrider.wire.scheduled_batch import ScheduledBatch
+from outrider.wire.scheduled_batch import ScheduledBatch, ScheduledDecodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +27,17 @@ def sizes_of(batch: ScheduledBatch) -> StepSizes:
     return StepSizes(
         decodes=len(batch.decodes),
         tree=_widest(batch.decodes.budgets),
-        drafts=sum([budget.nodes - 1 for budget in batch.decodes.budgets]),
+        drafts=_num_drafts(batch.decodes),
         most_cached=max(batch.decodes.bounds, default=0),
         chunks=len(counts),
         chunk_tokens=sum(counts),
         longest_chunk=max(counts, default=0),
         last_chunk_end=max([chunk.start + len(chunk.tokens) for chunk in batch.chunks], default=0),
     )
+
+
+def _num_drafts(decodes: ScheduledDecodes) -> int:
+    return min(sum([budget.nodes - 1 for budget in decodes.budgets]), decodes.most_drafts)
 
 
 def joined_sizes(sizes: Sequence[StepSizes]) -> StepSizes:

@@ -37,6 +37,8 @@ PLAIN = Budget()
 UNBOUNDED = Budget(steps=63, topk=64, nodes=64)  # whatever the engine's own budget allows
 
 _SHARES = (0.25, 0.5, 1.0)  # of the configured budget, besides plain decoding
+_SHARED = 0.5
+FEWEST_SHARING = 4  # rows: fewer have too little to choose from to pay for growing whole trees
 
 
 def draft_levels(most: int) -> tuple[int, ...]:
@@ -44,14 +46,47 @@ def draft_levels(most: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(max(1, round(most * share)) for share in _SHARES)) if most else (0,)
 
 
-def ladder_of(budget: Budget) -> tuple[Budget, ...]:
-    """The budgets that adaptive drafting chooses from: plain, parts of the budget, all of it."""
-    rungs = {PLAIN: None}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """How much the rows of a step draft: each at most a tree, and all of them so many drafts."""
+
+    tree: Budget
+    drafts: int  # of a row on average
+
+    @property
+    def nodes(self) -> int:
+        """Query tokens of a row on average."""
+        return 1 + self.drafts
+
+    @property
+    def most_emitted(self) -> int:
+        """Tokens that a round can emit on average."""
+        return 1 + min(self.tree.steps, self.drafts)
+
+
+def whole_rung(tree: Budget) -> Rung:
+    """Every row may use all of its tree."""
+    return Rung(tree=tree, drafts=tree.nodes - 1)
+
+
+PLAIN_RUNG = whole_rung(PLAIN)
+
+
+def ladder_of(budget: Budget, *, is_shared: bool) -> tuple[Rung, ...]:
+    """What adaptive drafting chooses from: plain decoding, parts of the budget, all of it.
+
+    Where rows can share drafts, half of them go to the best nodes of whole trees, and not to every
+    row alike. A quarter is too little to pay for growing whole trees.
+    """
+    rungs = {PLAIN_RUNG: None}
     for share in _SHARES:
         part = Budget(
             steps=max(1, round(budget.steps * share)),
             topk=budget.topk,
             nodes=max(2, 1 + round((budget.nodes - 1) * share)),
-        )
-        rungs[part.within(budget)] = None
+        ).within(budget)
+        rung = whole_rung(part)
+        if is_shared and share == _SHARED and part != budget:
+            rung = Rung(tree=budget, drafts=part.nodes - 1)
+        rungs[rung] = None
     return tuple(rungs)

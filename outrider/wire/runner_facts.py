@@ -28,6 +28,7 @@ class DraftFacts:
     needs_text: bool  # a new row is sent with its whole text, cached part included
     is_paced: bool  # draft lengths follow the acceptance of each request, within the budget
     is_adaptive: bool  # draft lengths follow the measured cost of steps, too
+    is_ranked: bool  # drafts of all rows have scores, so a step can verify the best of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ class RowAdmission:
     sampling: RowSampling
     prompt: tuple[int, ...]  # empty unless a penalty or the drafter needs it
     output: tuple[int, ...]  # emitted before a preemption; for penalties, drafter or grammar
+    arrived: str = ""  # the room by which its row state came from another engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +50,13 @@ class ScheduledDecodes:
     rows: tuple[int, ...]
     bounds: tuple[int, ...]  # at most this many tokens of each are cached before the step
     budgets: tuple[Budget, ...]
+    most_drafts: int  # of all rows together: the device gives them to the best drafts
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
-NO_DECODES = ScheduledDecodes(rows=(), bounds=(), budgets=())
+NO_DECODES = ScheduledDecodes(rows=(), bounds=(), budgets=(), most_drafts=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,7 @@ class _Disturbed:
     def __init__(self, model):
         self._model = model
         self.facts, self.target_ids = model.facts, model.target_ids
-        self.project, self.forward = model.project, model.forward
+        self.project, self.forward, self.catch_up = model.project, model.forward, model.catch_up
 
     def logits(self, state):
         return -self._model.logits(state)

@@ -3,7 +3,7 @@
 import pytest
 
 from outrider.engine.adaptive_drafting import Adaptation, WholeBudget
-from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget, ladder_of
+from outrider.wire.draft_budget import PLAIN, PLAIN_RUNG, UNBOUNDED, Budget, ladder_of, whole_rung
 
 CHAIN = Budget(steps=4, topk=1, nodes=5)
 TREE = Budget(steps=5, topk=4, nodes=17)
@@ -22,7 +22,7 @@ class World:
         for _ in range(steps):
             self.step += 1
             size = {"num_rows": rows, "num_prompt": prompt}
-            budget = self.adaptation.choose(self.step, **size)
+            budget = self.adaptation.choose(self.step, **size).tree
             self.adaptation.settle(self.step, **size)
             used.append(budget)
             emitted = sum(self.keep_rate**depth for depth in range(budget.most_emitted))
@@ -44,12 +44,22 @@ def free_up_to(tokens):
 
 
 def test_the_ladder_leads_from_plain_to_the_whole_budget():
-    assert ladder_of(CHAIN)[0] == PLAIN
-    assert ladder_of(CHAIN)[-1] == CHAIN
-    assert ladder_of(TREE)[-1] == TREE
-    nodes = [rung.nodes for rung in ladder_of(TREE)]
+    chain, tree = ladder_of(CHAIN, is_shared=False), ladder_of(TREE, is_shared=False)
+    assert [rung.tree.nodes for rung in chain] == [1, 2, 3, 5]
+    assert chain[0] == PLAIN_RUNG
+    assert chain[-1] == whole_rung(CHAIN)
+    assert tree[-1] == whole_rung(TREE)
+    nodes = [rung.nodes for rung in tree]
     assert nodes == sorted(set(nodes))
-    assert ladder_of(Budget(steps=1, topk=1, nodes=2)) == (PLAIN, Budget(steps=1, topk=1, nodes=2))
+    short = Budget(steps=1, topk=1, nodes=2)
+    assert ladder_of(short, is_shared=True) == (PLAIN_RUNG, whole_rung(short))
+
+
+@pytest.mark.parametrize("budget", [CHAIN, TREE, Budget(steps=3, topk=1, nodes=4)])
+def test_rows_that_share_drafts_grow_whole_trees_for_half_of_them(budget):
+    alone, shared = (ladder_of(budget, is_shared=is_shared) for is_shared in (False, True))
+    assert [rung.nodes for rung in shared] == [rung.nodes for rung in alone]  # as many query tokens
+    assert [rung.tree for rung in shared] == [*[rung.tree for rung in alone[:-2]], budget, budget]
 
 
 @pytest.mark.parametrize(
@@ -141,4 +151,4 @@ def test_a_text_that_is_hard_for_a_while_does_not_end_drafting():
 
 
 def test_without_adaptation_every_row_drafts_as_far_as_it_may():
-    assert WholeBudget().choose(1, num_rows=500, num_prompt=0) is UNBOUNDED
+    assert WholeBudget().choose(1, num_rows=500, num_prompt=0) == whole_rung(UNBOUNDED)

@@ -37,7 +37,7 @@ def test_a_budget_that_was_not_measured_lies_on_the_line_through_those_that_were
 def test_a_trial_ends_with_the_first_step_that_costs_more_than_drafts_can_gain():
     adaptation, used = Adaptation(CHAIN), []
     for step in range(600):
-        budget = adaptation.choose(step, num_rows=1, num_prompt=0)
+        budget = adaptation.choose(step, num_rows=1, num_prompt=0).tree
         adaptation.settle(step, num_rows=1, num_prompt=0)
         seconds = 1.0 if budget == PLAIN else 10.0
         adaptation.note(step, seconds=seconds, emitted_per_row=1.0)

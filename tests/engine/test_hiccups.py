@@ -9,7 +9,7 @@ from outrider.engine.adaptive_drafting import Adaptation
 from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
 
 CHAIN = Budget(steps=4, topk=1, nodes=5)
-LADDER = ladder_of(CHAIN)
+LADDER = tuple(rung.tree for rung in ladder_of(CHAIN, is_shared=False))
 PRICES = {
     "proportional": lambda width: max(1.0, width / 8),
     "free up to 64": lambda width: max(1.0, width / 64),

@@ -1,20 +1,85 @@
-"""Rows with budgets of their own share the query tokens of a step, and no token changes."""
+"""Rows share the query tokens of a step, by their own budgets or by the scores of their drafts, and
+no token changes.
+"""
+
+import random
 
 import pytest
-from support.matrix import CHAINS_ONLY, DRAFTERS, mismatches, run_case, some_cases, with_own_budgets
+from support.engines import make_submission, run_all
+from support.matrix import (
+    CHAINS_ONLY,
+    DRAFTERS,
+    MAX_TOKENS,
+    PROMPTS,
+    TREES,
+    engine_of_case,
+    mismatches,
+    right_answer,
+    run_case,
+    sampling_of,
+    some_cases,
+    with_own_budgets,
+)
 
+from outrider.engine.adaptive_drafting import WholeBudget
+from outrider.ops.tree import place_nodes
+from outrider.runtime import program
 from outrider.runtime.runner import Runner
+from outrider.wire.draft_budget import Rung
 
 CASES = [
     with_own_budgets(case, seed)
     for seed, case in enumerate(some_cases(48, seed=5, drafters=(*DRAFTERS[1:], *CHAINS_ONLY)))
 ]
+SHARED = [
+    with_own_budgets(case, seed)
+    for seed, case in enumerate(some_cases(32, seed=8, drafters=DRAFTERS[1:]))
+]
 
 
-@pytest.mark.fast_cases(4)
+class RandomRungs(WholeBudget):
+    """Another number of drafts in every step, less than the rows would like to have."""
+
+    def __init__(self, tree, seed):
+        self._tree, self._rng = tree, random.Random(seed)
+
+    def choose(self, step, *, num_rows, num_prompt):
+        del step, num_rows, num_prompt
+        return Rung(tree=self._tree, drafts=self._rng.randint(0, self._tree.nodes - 1))
+
+
+def shared_answers(models, case, seed):
+    """The answers of a case whose steps have random numbers of drafts."""
+    engine = engine_of_case(models, case)
+    engine._scheduler._policy = RandomRungs(TREES[case.tree], seed)
+    submissions = [
+        make_submission(
+            f"r{i}",
+            prompt,
+            sampling_of(case.sampling, i),
+            max_tokens=MAX_TOKENS,
+            budget=case.budgets[i],
+        )
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    return [run_all(engine, submissions)[f"r{i}"].tokens for i in range(len(PROMPTS))]
+
+
+def right_answers(models, case):
+    return [right_answer(models.theirs, case.sampling, i).tokens for i in range(len(PROMPTS))]
+
+
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_rows_with_budgets_of_their_own_give_the_reference_tokens(targets, case):
     assert not mismatches(targets[case.target], case)
+
+
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("case", SHARED, ids=str)
+def test_rows_that_share_any_number_of_drafts_give_the_reference_tokens(targets, case):
+    models = targets[case.target]
+    assert shared_answers(models, case, seed=len(str(case))) == right_answers(models, case)
 
 
 def test_a_row_that_drafts_less_leaves_its_query_tokens_out(targets, monkeypatch):
@@ -31,3 +96,34 @@ def test_a_row_that_drafts_less_leaves_its_query_tokens_out(targets, monkeypatch
     ragged = [shape for shape in seen if shape.ragged]
     assert ragged
     assert all(shape.num_decode_query < shape.num_nodes for shape in ragged)
+
+
+def read_choices_one_query_token_late(monkeypatch):
+    original = place_nodes.values_of_nodes
+    monkeypatch.setattr(
+        program, "values_of_nodes", lambda values, queries: original(values.roll(-1, 0), queries)
+    )
+
+
+def place_rows_one_query_token_late(monkeypatch):
+    """The first row has a query token too many; a later one reads that of its neighbour."""
+    original = place_nodes.place_nodes_reference
+
+    def late(tree, queries, *, num_query):
+        seen = original(tree, queries, num_query=num_query)
+        queries[1:] = queries[1:] - (queries[1:] > 0).long()
+        return seen
+
+    monkeypatch.setattr(place_nodes, "place_nodes_reference", late)
+
+
+@pytest.mark.parametrize(
+    "mutate", [read_choices_one_query_token_late, place_rows_one_query_token_late]
+)
+def test_a_wrong_place_of_a_node_is_a_wrong_token(targets, monkeypatch, mutate):
+    mutate(monkeypatch)
+    cases = [case for case in SHARED if case.target == "llama" and case.shape.executor == "eager"]
+    models = targets["llama"]
+    assert any(
+        shared_answers(models, case, seed=1) != right_answers(models, case) for case in cases[:4]
+    )

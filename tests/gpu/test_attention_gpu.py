@@ -8,6 +8,7 @@ from support.attention_cases import (
     SCALE,
     Model,
     as_chain,
+    assert_chunk_equals_decodes,
     assert_chunks_equal_whole,
     assert_like_reference,
     assert_nodes_equal_decodes,
@@ -140,6 +141,39 @@ def test_a_cut_prompt_has_the_bits_of_the_whole_one(dtype):
     model = model_of(dtype=dtype)
     case = make_case(model, lengths=[], chunks={1: (0, 1500)}, seed=7)
     assert_chunks_equal_whole(backend_of(model), case, cuts=[1, 64, 777, 1024])
+
+
+# Around borders of blocks and splits, and past the equal splits of 256 keys.
+POSITIONS = [0, 1, 31, 32, 63, 64, 200, 255, 256, 257, 511, 512, 800, 1023, 1024, 1499]
+FAR_POSITIONS = [2047, 2048, 5000, 8191, 8192, 8193, 9215, 9216, 9299]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "group"),
+    [
+        (torch.bfloat16, 128, 4),
+        (torch.float16, 128, 4),
+        (torch.float32, 128, 4),
+        (torch.bfloat16, 16, 2),
+        (torch.bfloat16, 32, 5),
+        (torch.bfloat16, 64, 1),
+        (torch.bfloat16, 80, 3),
+        (torch.bfloat16, 96, 16),
+        (torch.bfloat16, 256, 8),
+        (torch.float32, 80, 3),
+    ],
+)
+def test_a_token_has_the_same_bits_in_a_chunk_and_as_a_decode_row(dtype, head_dim, group):
+    model = model_of(dtype=dtype, head_dim=head_dim, group=group)
+    case = make_case(model, lengths=[], chunks={1: (0, 1500)}, seed=head_dim)
+    assert_chunk_equals_decodes(backend_of(model), case, POSITIONS)
+
+
+def test_a_long_chunk_has_the_bits_of_decode_rows():
+    case = make_case(model_of(kv_heads=1), lengths=[], chunks={1: (0, 9300)}, seed=2)
+    assert_chunk_equals_decodes(backend_of(case.model), case, FAR_POSITIONS)
+    for position in FAR_POSITIONS[-3:]:  # few rows: splits run in parallel
+        assert_chunk_equals_decodes(backend_of(case.model), case, [position])
 
 
 def test_a_captured_step_follows_new_lengths():

@@ -16,6 +16,7 @@ from support.matrix import (
     mismatches,
     run_case,
     sampling_of,
+    with_own_budgets,
 )
 from support.model_set import make_models
 
@@ -71,6 +72,14 @@ def _some_cases(num, seed):
 
 @pytest.mark.parametrize("case", list(_some_cases(60, seed=4)), ids=str)
 def test_tokens_hold_anywhere_in_the_matrix(models, case):
+    assert not mismatches(models, case)
+
+
+RAGGED = [with_own_budgets(case, seed) for seed, case in enumerate(_some_cases(40, seed=6))]
+
+
+@pytest.mark.parametrize("case", [case for case in RAGGED if case.drafter != "none"], ids=str)
+def test_rows_with_budgets_of_their_own_give_the_reference_tokens(models, case):
     assert not mismatches(models, case)
 
 

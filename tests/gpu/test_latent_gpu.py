@@ -8,6 +8,7 @@ import torch
 from support.attention_cases import (
     SCALE,
     as_chain,
+    assert_chunk_equals_decodes,
     assert_chunks_equal_whole,
     assert_like_reference,
     assert_nodes_equal_decodes,
@@ -68,6 +69,15 @@ def like(dtype=torch.bfloat16):
 def test_decode_rows_are_close_to_the_reference(model, nodes):
     case = make_case(model, lengths=[0, 1, 31, 255, 513, 1000, 3000], nodes=nodes, seed=nodes)
     assert_like_reference(backend_of(model), case)
+
+
+@pytest.mark.parametrize("model", [V3, LITE, SMALL, ODD], ids=["v3", "lite", "small", "odd"])
+def test_a_token_has_the_same_bits_in_a_chunk_and_as_a_decode_row(model):
+    # Splits of 512 or 1024 latents; from the 16th on they are twice as long.
+    positions = [0, 15, 63, 64, 511, 512, 1023, 1024, 1500, 2048, 2999]
+    case = make_case(model, lengths=[], chunks={1: (0, 3000)}, seed=3)
+    assert_chunk_equals_decodes(backend_of(model), case, positions)
+    assert_chunk_equals_decodes(backend_of(model), case, [2999])  # splits run in parallel
 
 
 @pytest.mark.parametrize("model", [V3, LITE, SMALL, ODD], ids=["v3", "lite", "small", "odd"])

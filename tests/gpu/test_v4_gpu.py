@@ -30,6 +30,7 @@ from support.v4_kernels import (
     SparseCase,
     check_attention,
     check_choice,
+    check_chunk_bits,
     check_entries,
     check_partial_rope,
     check_streams,
@@ -109,6 +110,16 @@ def test_the_entries_that_match_best_are_chosen(case, dtype):
 )
 def test_window_entries_and_sink_share_one_softmax(case, dtype):
     check_attention(case, ("cuda", dtype), roundings=2 if dtype == torch.float32 else 4)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("heads", [4, 64, 128])
+def test_a_token_has_the_same_bits_in_a_chunk_and_in_a_chain(heads, dtype):
+    width, counts = (512, (512, 0, 300, 65, 64)) if heads > 4 else (16, (5, 0, 200))
+    case = SparseCase(
+        heads, width, window=128, per_page=1, columns=512, counts=counts, chains=len(counts)
+    )
+    check_chunk_bits(case, ("cuda", dtype))
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from support.step_kernels import check_fill, check_place, check_ragged
+from support.step_kernels import check_fill, check_place, check_ragged, check_share
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -20,3 +20,9 @@ def test_nodes_of_ragged_steps_are_placed_as_in_the_reference(seed):
 @pytest.mark.parametrize("seed", range(8))
 def test_ragged_plans_and_hidden_states_are_those_of_the_reference(seed):
     check_ragged(seed, "cpu")
+
+
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("seed", range(12))
+def test_drafts_are_shared_between_rows_as_in_the_reference(seed):
+    check_share(seed, "cpu")

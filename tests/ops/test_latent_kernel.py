@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.attention_cases import SCALE, latent_model, make_case, run, trace
+from support.attention_cases import (
+    SCALE,
+    decodes_of_chunk,
+    latent_model,
+    make_case,
+    place,
+    run,
+    trace,
+)
 
 from outrider.kv.reference_attention import ReferenceAttention
 
@@ -13,6 +21,7 @@ pytest.importorskip("triton")
 from support.latent_cases import check_head_linear, check_rotated, check_stored
 
 from outrider.ops.attention import latent_decode_triton as kernel
+from outrider.ops.attention import latent_prefill_triton as prefill
 from outrider.ops.attention import latent_slices_triton as slices
 from outrider.ops.attention.splits_triton import partial_width
 
@@ -61,6 +70,20 @@ def test_texts_past_the_short_splits_are_merged_too(span):
     out = attend(case, span=span, is_tree=False)
     right = run(ReferenceAttention(page_size=16, dtype=torch.float32), case)
     torch.testing.assert_close(out, right, atol=5e-5, rtol=0)
+
+
+@pytest.mark.parametrize("room", [1 << 26, 1])  # of all tiles; of one tile at a time
+def test_a_token_has_the_same_bits_in_a_chunk_and_as_a_decode_row(room, monkeypatch):
+    case = make_case(latent_model(heads=2, page_size=16), lengths=[], chunks={1: (0, 70)})
+    pages, bounds = place(case)
+    out = torch.full((70, 2, case.model.latent), float("nan"))
+    monkeypatch.setattr(prefill, "MOST_PARTIALS", max(room, 16 * 4 * (case.model.latent + 2)))
+    prefill.attend_latent_chunks(
+        case.query, case.layer, out, pages=pages, bounds=bounds, scale=SCALE, tiles=SMALL
+    )
+    positions = [0, 15, 16, 31, 32, 48, 63, 64, 69]
+    alone = attend(decodes_of_chunk(case, positions), span=1, is_tree=False)
+    assert torch.equal(out[positions], alone)
 
 
 def test_splits_meet_without_gaps_and_are_counted():

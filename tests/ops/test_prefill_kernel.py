@@ -2,30 +2,17 @@
 
 import pytest
 import torch
-from support.attention_cases import SCALE, Model, make_case, run
+from support.attention_cases import SCALE, Model, decodes_of_chunk, make_case, place, run, trace
 
 from outrider.kv.reference_attention import ReferenceAttention
 
 pytest.importorskip("triton")
 
+from outrider.ops.attention import decode_triton, splits_triton
 from outrider.ops.attention import prefill_triton as kernel
 
-SMALL = kernel.PrefillTiles(rows=16, keys=16, num_warps=4)
-
-
-def place(case):
-    shape, chunk = case.shape.chunk, case.scope.chunk
-    pages = torch.full((shape.rows, case.shape.pages), -7, dtype=torch.int32)
-    bounds = torch.full((3, shape.rows), -7, dtype=torch.int32)
-    kernel.place_chunks(
-        chunk.rows,
-        chunk.starts,
-        chunk.counts,
-        case.scope.page_table,
-        out_pages=pages,
-        bounds=bounds,
-    )
-    return pages, bounds
+SMALL = kernel.PrefillTiles(rows=16, keys=16, split=32, num_warps=4)
+SMALL_DECODE = decode_triton.DecodeTiles(rows=16, keys=16, split=32)
 
 
 def test_chunks_know_their_start_their_first_token_and_their_count():
@@ -57,3 +44,36 @@ def test_chunk_tokens_see_what_is_before_them(page_size, group, head_dim):
     )
     right = run(ReferenceAttention(page_size=page_size, dtype=model.dtype), case)
     torch.testing.assert_close(out, right, atol=2e-5, rtol=0)
+
+
+def attend_decode(case):
+    views = trace(case)
+    count = splits_triton.num_splits(case.shape.pages * case.model.page_size, split=32)
+    width = splits_triton.partial_width(case.model.heads, case.model.head_dim)
+    out = torch.full(case.query.shape, float("nan"))
+    decode_triton.attend_decode(
+        case.query,
+        case.layer,
+        out,
+        pages=views["out_pages"],
+        lengths=views["out_lengths"],
+        limits=views["limits"],
+        tails=views["tails"],
+        partials=torch.full((case.shape.rows * count * width,), float("nan")),
+        scale=SCALE,
+        is_tree=False,
+        tiles=SMALL_DECODE,
+    )
+    return out
+
+
+def test_a_token_has_the_same_bits_in_a_chunk_and_as_a_decode_row():
+    case = make_case(Model(kv_heads=1, group=1, page_size=16), lengths=[], chunks={1: (0, 100)})
+    pages, bounds = place(case)
+    out = torch.full(case.query.shape, float("nan"))
+    kernel.attend_chunks(
+        case.query, case.layer, out, pages=pages, bounds=bounds, scale=SCALE, tiles=SMALL
+    )
+    positions = [0, 15, 16, 31, 32, 47, 63, 64, 99]  # around borders of blocks and of splits
+    alone = attend_decode(decodes_of_chunk(case, positions))
+    assert torch.equal(out[positions], alone)

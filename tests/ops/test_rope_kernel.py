@@ -18,6 +18,6 @@ def test_angles_of_near_and_far_positions_are_those_of_torch(head_dim, dtype):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("has_norm", [False, True])
-@pytest.mark.parametrize("sizes", [(1, 1, 8), (9, 3, 64), (5, 1, 80), (4, 2, 256)])
+@pytest.mark.parametrize("sizes", [(0, 3, 64), (1, 1, 8), (9, 3, 64), (5, 1, 80), (4, 2, 256)])
 def test_queries_rotate_in_place_and_keys_and_values_reach_their_slots(sizes, has_norm, dtype):
     check_rotate_and_store(5, sizes, (DEVICE, dtype), has_norm=has_norm)

@@ -10,6 +10,7 @@ from support.v4_kernels import (
     SparseCase,
     check_attention,
     check_choice,
+    check_chunk_bits,
     check_entries,
     check_partial_rope,
     check_streams,
@@ -82,6 +83,13 @@ SPARSE = [
 @pytest.mark.parametrize("case", SPARSE, ids=str)
 def test_window_entries_and_sink_share_one_softmax(case, dtype):
     check_attention(case, (DEVICE, dtype), roundings=1 if dtype == torch.float32 else 3)
+
+
+def test_a_token_has_the_same_bits_in_a_chunk_and_in_a_chain():
+    case = SparseCase(
+        heads=4, width=16, window=70, per_page=4, columns=25, counts=(0, 64, 99), chains=0
+    )
+    check_chunk_bits(case, (DEVICE, torch.float32))
 
 
 def test_chains_that_exceed_the_workspace_are_taken_in_turns(monkeypatch):

@@ -36,7 +36,9 @@ def batch_of(*rows, prompts=()):
         admissions=(),
         grants=(),
         chunks=tuple(ScheduledChunk(row=row, start=0, tokens=(1,), follower=-1) for row in prompts),
-        decodes=ScheduledDecodes(rows=rows, bounds=(9,) * len(rows), budgets=(PLAIN,) * len(rows)),
+        decodes=ScheduledDecodes(
+            rows=rows, bounds=(9,) * len(rows), budgets=(PLAIN,) * len(rows), most_drafts=0
+        ),
     )
 
 

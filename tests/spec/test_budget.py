@@ -36,6 +36,7 @@ def test_a_batch_of_different_budgets_reads_as_far_as_its_common_tree_writes():
             rows=tuple(range(len(budgets))),
             bounds=(100,) * len(budgets),
             budgets=tuple(budgets),
+            most_drafts=23,
         ),
     )
     shape = Buckets(page_size=1, lead=1).fit(sizes_of(batch), sampling_flags=SamplingFlags())

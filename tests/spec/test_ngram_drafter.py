@@ -41,6 +41,7 @@ class Scene:
             needs_text=True,
             is_paced=True,
             is_adaptive=False,
+            is_ranked=False,
         )
         text = TextTable(rows=6, reach=80, device=torch.device("cpu"))
         self.drafter = NgramDrafter(
@@ -65,7 +66,7 @@ class Scene:
         lengths = self.device.table.lengths
         rows = tuple(range(1, 1 + len(budgets)))
         bounds = tuple(int(lengths[row]) + 2 for row in rows)
-        decodes = ScheduledDecodes(rows=rows, bounds=bounds, budgets=budgets)
+        decodes = ScheduledDecodes(rows=rows, bounds=bounds, budgets=budgets, most_drafts=99)
         batch = ScheduledBatch(step=1, admissions=(), grants=(), chunks=chunks, decodes=decodes)
         plan = self.device.planner.plan(batch, sampling_flags=NO_FLAGS)
         resolve_lengths(plan, self.device.table)

@@ -2,10 +2,13 @@
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from outrider.engine.adaptive_drafting import Adaptation
 from outrider.ops.linear.linear_limits import MOST_SMALL_ROWS
+from outrider.runtime.build_runner import _rungs
 from outrider.runtime.warmup import list_shapes
 from outrider.step.buckets import (
     Buckets,
@@ -17,7 +20,8 @@ from outrider.step.buckets import (
 )
 from outrider.step.shape import ChunkShape, SamplingFlags
 from outrider.step.step_sizes import sizes_of
-from outrider.wire.draft_budget import PLAIN, Budget
+from outrider.wire.draft_budget import PLAIN, PLAIN_RUNG, Budget, whole_rung
+from outrider.wire.runner_facts import DraftFacts
 from outrider.wire.scheduled_batch import (
     NO_DECODES,
     ScheduledBatch,
@@ -32,9 +36,16 @@ def buckets_of(rows=100, reach=3000, page_size=16):
     return device_buckets(page_size=page_size, max_rows=rows, max_chunks=8, reach=reach)
 
 
+def rungs(num_rows):
+    del num_rows
+    return PLAIN_RUNG, whole_rung(CHAIN)
+
+
 def decodes(count, bound):
     rows = tuple(range(1, count + 1))
-    return ScheduledDecodes(rows=rows, bounds=(bound,) * count, budgets=(PLAIN,) * count)
+    return ScheduledDecodes(
+        rows=rows, bounds=(bound,) * count, budgets=(PLAIN,) * count, most_drafts=0
+    )
 
 
 def test_a_size_is_rounded_up_to_the_next_in_the_list_and_kept_past_the_last():
@@ -153,7 +164,7 @@ def test_warm_up_visits_every_number_of_rows_the_largest_first_plain_and_draftin
         pages=9,
         buckets=buckets,
     )
-    shapes = list_shapes(largest, buckets, (PLAIN, CHAIN))
+    shapes = list_shapes(largest, buckets, rungs)
     totals = [shape.num_query for shape in shapes]
     assert totals == sorted(totals, reverse=True)
     assert len(shapes) < 300  # each takes time and memory before the first request
@@ -162,11 +173,52 @@ def test_warm_up_visits_every_number_of_rows_the_largest_first_plain_and_draftin
     assert len(set(shapes)) == len(shapes)
 
 
+@pytest.mark.parametrize("budget", [CHAIN, Budget(steps=5, topk=4, nodes=16)])
+def test_warm_up_captures_what_adaptive_drafting_chooses_for_any_number_of_rows(budget):
+    """Steps that share drafts are captured instead of others, so there are hardly more."""
+    buckets = replace(buckets_of(rows=40), is_ragged=True)
+    chunk = ChunkShape(rows=8, tokens=512, width=512)
+    largest = largest_shape(rows=40, tree=budget, chunk=chunk, pages=9, buckets=buckets)
+    alone, shapes = (
+        list_shapes(largest, buckets, partial(_rungs, facts_of(budget, is_ranked=is_ranked)))
+        for is_ranked in (False, True)
+    )
+    assert len(shapes) < 1.1 * len(alone)
+    for num_rows in range(1, 41):
+        for number in range(4):
+            own = Adaptation(budget, is_shared=True)
+            own._size_of(num_rows, 0).chosen = number
+            rung = own.choose(1, num_rows=num_rows, num_prompt=0)
+            row = ScheduledDecodes(
+                rows=tuple(range(num_rows)),
+                bounds=(30,) * num_rows,
+                budgets=(rung.tree,) * num_rows,
+                most_drafts=rung.drafts * num_rows,
+            )
+            batch = ScheduledBatch(step=1, admissions=(), grants=(), chunks=(), decodes=row)
+            shape = buckets.fit(sizes_of(batch), sampling_flags=SamplingFlags())
+            assert shape in shapes, (num_rows, rung)
+            assert shape.rows + num_rows * rung.drafts <= shape.num_decode_query
+            assert shape.num_decode_query <= shape.rows * rung.nodes
+
+
+def facts_of(budget, *, is_ranked):
+    return DraftFacts(
+        budget=budget,
+        lead=0,
+        lookahead=1,
+        needs_text=False,
+        is_paced=False,
+        is_adaptive=True,
+        is_ranked=is_ranked,
+    )
+
+
 def test_warm_up_captures_every_mixed_step_that_a_short_context_can_have():
     buckets = buckets_of(rows=20)
     chunk = ChunkShape(rows=8, tokens=512, width=512)
     largest = largest_shape(rows=20, tree=CHAIN, chunk=chunk, pages=9, buckets=buckets)
-    shapes = set(list_shapes(largest, buckets, (PLAIN, CHAIN)))
+    shapes = set(list_shapes(largest, buckets, rungs))
     for num_rows, counts in itertools.product((0, 1, 5, 17), ((3,), (100, 1), (7,) * 8, (400,))):
         batch = ScheduledBatch(
             step=1,
@@ -182,7 +234,7 @@ def test_warm_up_traces_the_drafts_of_few_rows():
     buckets = buckets_of(rows=20)
     chunk = ChunkShape(rows=8, tokens=512, width=512)
     largest = largest_shape(rows=20, tree=CHAIN, chunk=chunk, pages=9, buckets=buckets)
-    shapes = list_shapes(largest, buckets, (PLAIN, CHAIN))
+    shapes = list_shapes(largest, buckets, rungs)
     traced = [shape for shape in shapes if shape.sampling_flags.trees]
     assert {(shape.rows, shape.tree, shape.sampling_flags.noise) for shape in traced} == {
         (rows, tree, noise)

@@ -174,6 +174,24 @@ def trace(case: Case) -> dict[str, torch.Tensor]:
     return views
 
 
+def place(case: Case) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pages and bounds as `place_chunks` writes them, over garbage."""
+    from outrider.ops.attention.prefill_triton import place_chunks
+
+    shape, chunk = case.shape.chunk, case.scope.chunk
+    pages = torch.full((shape.rows, case.shape.pages), -7, dtype=torch.int32)
+    bounds = torch.full((3, shape.rows), -7, dtype=torch.int32)
+    place_chunks(
+        chunk.rows,
+        chunk.starts,
+        chunk.counts,
+        case.scope.page_table,
+        out_pages=pages,
+        bounds=bounds,
+    )
+    return pages, bounds
+
+
 def assert_like_reference(backend: AttentionBackend, case: Case) -> None:
     """Close to the reference on the same numbers in fp32, within the precision of the dtype."""
     exact = replace(case, query=case.query.float(), layer=case.layer.float())
@@ -249,6 +267,35 @@ def assert_chunks_equal_whole(backend: AttentionBackend, case: Case, cuts: list[
             query=case.query[start:end],
         )
         assert torch.equal(run(backend, piece), whole[start:end]), (start, end)
+
+
+def decodes_of_chunk(case: Case, positions: list[int]) -> Case:
+    """Tokens of the chunk of row 1, which begins at 0, as decode rows over the same keys."""
+    decode = _decode(positions, case.model.device)
+    some = torch.tensor(positions, device=case.model.device)
+    shape = replace(
+        case.shape,
+        rows=len(positions),
+        tree=Budget(steps=1, topk=1, nodes=1),
+        chunk=ChunkShape(rows=0, tokens=0, width=0),
+    )
+    scope = replace(
+        case.scope,
+        decode=replace(decode, rows=torch.ones_like(decode.rows)),
+        ancestors=torch.ones_like(some)[:, None],
+        chunk=_chunk({}, case.model.device),
+    )
+    return replace(case, shape=shape, scope=scope, query=case.query[some])
+
+
+def assert_chunk_equals_decodes(
+    backend: AttentionBackend, case: Case, positions: list[int]
+) -> None:
+    """Tokens have the same bits in the chunk of row 1, which begins at 0, and as decode rows."""
+    together = run(backend, case)[positions]
+    alone = run(backend, decodes_of_chunk(case, positions))
+    differ = [p for p, a, b in zip(positions, together, alone, strict=True) if not a.equal(b)]
+    assert not differ
 
 
 def row_alone(case: Case, row: int) -> Case:

@@ -117,7 +117,7 @@ def simulate(
     before, emitted = PLAIN, []
     for step in range(num_steps + num_in_flight):
         if step < num_steps:
-            budget = adaptation.choose(step, num_rows=machine.rows, num_prompt=0)
+            budget = adaptation.choose(step, num_rows=machine.rows, num_prompt=0).tree
             adaptation.settle(step, num_rows=machine.rows, num_prompt=0)
             is_delayed = adversary.delays(step, budget, before)
             noise = max(0.5, rng.gauss(1.0, machine.noise))

@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from outrider.engine.engine import Engine
 from outrider.models.decoder import Decoder
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.mtp.module_chain import ModuleChain
@@ -180,9 +181,13 @@ def right_answer(theirs, sampling: str, index: int) -> Answer:
     return _answers[key]
 
 
+def engine_of_case(models: Models, case: Case) -> Engine:
+    return engine_of(models.target, case.shape, models.draft(case.drafter, TREES[case.tree]))
+
+
 def run_case(models: Models, case: Case):
     """Outputs of all prompts in one batch, by request id."""
-    engine = engine_of(models.target, case.shape, models.draft(case.drafter, TREES[case.tree]))
+    engine = engine_of_case(models, case)
     budgets = case.budgets or (UNLIMITED,) * len(PROMPTS)
     submissions = [
         make_submission(

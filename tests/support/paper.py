@@ -160,6 +160,7 @@ def facts(
             needs_text=False,
             is_paced=is_paced,
             is_adaptive=is_adaptive,
+            is_ranked=False,
         ),
         max_chunks=3,
         host=HostSettings(

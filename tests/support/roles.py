@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from outrider.disaggregation.offer_board import OfferBoard
 from outrider.disaggregation.page_bytes import PageBytes
 from outrider.disaggregation.page_fetches import PageFetches
+from outrider.disaggregation.page_transport import PageSink, PageSource
 from outrider.disaggregation.prefill_server import PrefillServer
 from outrider.disaggregation.tcp_pages import TcpSink, TcpSource
 from outrider.engine.decode_role import DecodeRole
@@ -90,23 +91,26 @@ def pair_of(
     stall_s: float = 5.0,
     key: bytes = KEY,
     facts: tuple[dict[str, str], dict[str, str]] = ({}, {}),
-    make_sink: Callable[[PageBytes], TcpSink] = TcpSink,
+    make_source: Callable[[PageBytes, OfferBoard], PageSource] = TcpSource,
+    make_sink: Callable[[PageBytes], PageSink] = TcpSink,
 ):
     """The two engines; the listener is closed in the end."""
     prefill = make_half(model, shape, draft)
     decode = make_half(model, decode_shape or shape, draft)
-    board = OfferBoard(lease_s)
+    ships_rows = not prefill.engine.facts.host.prefix_cache
+    board = OfferBoard(lease_s, prefill.runner.row_images)
     server = PrefillServer(
         socket.create_server(("127.0.0.1", 0)),
         KEY,
         board=board,
-        source=TcpSource(prefill.pages, board),
+        source=make_source(prefill.pages, board),
         facts=facts[0],
     )
     server.start()
-    prefill.engine.use_role(lambda cache: PrefillRole(cache, board))
-    fetches = PageFetches(make_sink(decode.pages), facts[1], key, stall_s=stall_s)
-    decode.engine.use_role(lambda cache: DecodeRole(cache, fetches))
+    prefill.engine.use_role(lambda cache: PrefillRole(cache, board, ships_rows=ships_rows))
+    sink, rows = make_sink(decode.pages), decode.runner.row_images
+    fetches = PageFetches(sink, rows, facts[1], key, stall_s=stall_s)
+    decode.engine.use_role(lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows))
     try:
         yield Pair(prefill, decode, board, server.port)
     finally:

@@ -10,7 +10,7 @@ from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.ops.sampling.top_tokens import TopTokens
 from outrider.ops.tree import draft_hidden_states as reference
 from outrider.ops.tree import draft_hidden_states_triton as kernels
-from outrider.ops.tree.candidates import Frontier
+from outrider.ops.tree.candidates import Candidates, Frontier
 from outrider.ops.tree.chain import chain_reference
 from outrider.ops.tree.chain_triton import chain_triton
 from outrider.ops.tree.commit_rows_triton import commit_rows_triton
@@ -24,6 +24,8 @@ from outrider.ops.tree.place_nodes_triton import place_nodes_triton
 from outrider.ops.tree.plan_rows import DecodeRows
 from outrider.ops.tree.select_nodes import select_nodes_reference
 from outrider.ops.tree.select_nodes_triton import select_nodes_triton
+from outrider.ops.tree.share_nodes import share_nodes_reference
+from outrider.ops.tree.share_nodes_triton import share_nodes_triton
 from outrider.ops.tree.verify import verify_reference
 from outrider.ops.tree.verify_triton import verify_triton
 from outrider.spec.commit import commit
@@ -284,6 +286,26 @@ def check_growth(seed: int, device: str) -> None:
         select_nodes_triton(root.to(device), found, there.budgets, tree),
         select_nodes_reference(root, right, decode.budgets, tree),
     )
+
+
+def check_share(seed: int, device: str) -> None:
+    """Coarse scores, so that many are equal; some candidates are ruled out."""
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    rows, width = rng.choice([1, 3, 17, 33]), rng.choice([1, 2, 7, 18])
+    scores = -torch.randint(0, 9, (rows, width), generator=generator) / 4.0
+    scores = scores.masked_fill(torch.rand(rows, width, generator=generator) < 0.2, -torch.inf)
+    most = rng.randint(1, width)
+    nodes = torch.randint(0, most + 2, (1, rows), generator=generator)
+    budgets = torch.cat([torch.randint(0, 9, (2, rows), generator=generator), nodes])
+    candidates = Candidates(scores=scores, tokens=scores.long(), parents=scores.long())
+    for num_drafts in {0, 1, rng.randint(0, rows * most), rows * most}:
+        right = share_nodes_reference(candidates, budgets, most=most, num_drafts=num_drafts)
+        found = share_nodes_triton(
+            moved(candidates, device), budgets.to(device), most=most, num_drafts=num_drafts
+        )
+        assert_same(found, right)
+        assert int(right[2].sum()) - rows <= num_drafts
+        assert (right[2] <= budgets[2].clamp_min(1)).all()
 
 
 def check_states(seed: int, device: str, *, is_ragged: bool = False) -> None:

@@ -113,6 +113,7 @@ def batch_of(
             rows=tuple(decodes),
             bounds=tuple(length + slack for length in decodes.values()),
             budgets=tuple(budgets),
+            most_drafts=sum(budget.nodes - 1 for budget in budgets),
         ),
     )
 

@@ -195,13 +195,23 @@ class SparseCase:
     chains: int  # query tokens
 
 
-def check_attention(case: SparseCase, like: Case, *, roundings: int) -> None:
-    num, device, slots, scale = len(case.counts), like[0], 13, case.width**-0.5
-    query = random(num, case.heads, case.width, like=like, seed=1)
-    window = RingTokens(
-        random(slots, case.width, like=like, seed=2),
-        random(num, case.width + 4, like=like, seed=3)[:, : case.width],
-    )
+@dataclass(frozen=True)
+class SparseStep:
+    """The operands of sparse attention."""
+
+    query: torch.Tensor
+    window: RingTokens
+    sources: torch.Tensor
+    entries: ListedEntries
+    sinks: torch.Tensor
+
+    @property
+    def scale(self) -> float:
+        return self.query.shape[2] ** -0.5
+
+
+def sparse_step(case: SparseCase, like: Case) -> SparseStep:
+    num, slots = len(case.counts), 13
     sources = integers(0, slots + num, num, case.window, seed=4)
     for token in range(num):
         sources[token, : token % case.window] = -1
@@ -213,27 +223,47 @@ def check_attention(case: SparseCase, like: Case, *, roundings: int) -> None:
         width=case.width,
         counts=list(case.counts),
     )
-    sinks = random(case.heads, like=(CPU, torch.float32), seed=5)
-    positions = index_of(sources, case)
-    with poisoned_outputs():
-        got = sparse_attention_triton(
-            query,
-            window,
-            moved(positions, device),
-            moved(entries, device),
-            sinks.to(device),
-            scale,
-        )
-    right = sparse_attention_reference(
-        query.float().cpu(),
-        RingTokens(window.ring.float().cpu(), window.fresh.float().cpu()),
-        positions,
-        replace(entries, pool=entries.pool.float().cpu()),
-        sinks,
-        scale,
+    window = RingTokens(
+        random(slots, case.width, like=like, seed=2),
+        random(num, case.width + 4, like=like, seed=3)[:, : case.width],
     )
-    assert got.dtype == query.dtype
+    query = random(num, case.heads, case.width, like=like, seed=1)
+    sinks = random(case.heads, like=(CPU, torch.float32), seed=5)
+    return SparseStep(query=query, window=window, sources=sources, entries=entries, sinks=sinks)
+
+
+def attend_sparsely(step: SparseStep, case: SparseCase, device: str) -> torch.Tensor:
+    with poisoned_outputs():
+        return sparse_attention_triton(
+            step.query,
+            step.window,
+            moved(index_of(step.sources, case), device),
+            moved(step.entries, device),
+            step.sinks.to(device),
+            step.scale,
+        )
+
+
+def check_attention(case: SparseCase, like: Case, *, roundings: int) -> None:
+    step, window = sparse_step(case, like), sparse_step(case, like).window
+    got = attend_sparsely(step, case, like[0])
+    right = sparse_attention_reference(
+        step.query.float().cpu(),
+        RingTokens(window.ring.float().cpu(), window.fresh.float().cpu()),
+        index_of(step.sources, case),
+        replace(step.entries, pool=step.entries.pool.float().cpu()),
+        step.sinks,
+        step.scale,
+    )
+    assert got.dtype == step.query.dtype
     assert_close(got.cpu(), right, roundings=roundings, cancelled=2.0 * roundings)
+
+
+def check_chunk_bits(case: SparseCase, like: Case) -> None:
+    """Tokens have the same bits in chains and in chunks."""
+    step = sparse_step(case, like)
+    chains = attend_sparsely(step, replace(case, chains=len(case.counts)), like[0])
+    assert torch.equal(chains, attend_sparsely(step, replace(case, chains=0), like[0]))
 
 
 def index_of(sources: torch.Tensor, case: SparseCase) -> CompressedIndex:

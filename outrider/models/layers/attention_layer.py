@@ -36,6 +36,10 @@ class Attention(Protocol):
         step: AttentionStep,
     ) -> torch.Tensor: ...  # [n, hidden]
 
+    def write_kv(self, x: torch.Tensor, layer: Any, step: AttentionStep) -> None:
+        """Write what a call would write, for query tokens whose own output is not needed."""
+        ...
+
 
 class Projection(Protocol):
     """The rotated queries of all query tokens, and the gates of attention's output.
@@ -139,6 +143,9 @@ class SelfAttention:
         queries, gates = self._project(x, layer, step)
         out = self._gate(step.backend.run(queries, layer, step.plan, self._scale), gates)
         return self._output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
+
+    def write_kv(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
+        self._project(x, layer, step)
 
 
 def pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:  # [n, ...] -> [rows, ...]

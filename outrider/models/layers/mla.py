@@ -84,15 +84,21 @@ class LatentAttention:
         config, num_query = self._config, step.slots.shape[0]
         low = self._down(x)
         queries = self._queries(low[:, : -config.width])[:num_query]
-        store_latents(
-            low[:num_query, -config.width :], step.rotation, self._norm, layer, step.slots
-        )
+        self._store(low, layer, step)
         heads = queries.view(num_query, config.heads, config.nope + config.rope)
         absorbed = absorb(heads, self._projections.key, step.rotation)
         read = step.backend.run_latent(absorbed, layer, step.plan, self._scale, config.latent)
         values = read.new_empty(num_query, config.heads, config.value)
         head_linear(read, self._projections.value.transpose(1, 2), values)
         return self._output.plus(pad_rows(values.flatten(1), x.shape[0]), residual)
+
+    def write_kv(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
+        self._store(self._down(x), layer, step)
+
+    def _store(self, low: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
+        """Write the latents and rotated keys, the last channels of the first projection."""
+        latents = low[: step.slots.shape[0], -self._config.width :]
+        store_latents(latents, step.rotation, self._norm, layer, step.slots)
 
 
 def absorb(

@@ -25,6 +25,9 @@ class ReducedAttention:
         self._ranks.add_up_(out)
         return out
 
+    def write_kv(self, x: torch.Tensor, layer: Any, step: AttentionStep) -> None:
+        self._share.write_kv(x, layer, step)  # each rank stores its own heads
+
 
 class ReducedFeed:
     """Some of the channels of an MLP, or of every expert."""

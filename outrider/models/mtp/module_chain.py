@@ -59,7 +59,9 @@ class ModuleChain:
     def catch_up(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
-        return self.forward(plan, state, kv, attention)
+        (module,), (layer,) = self._modules, kv.layers
+        module.write_kv(plan, state, layer, attention)
+        return state
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
         return self.scores(0, state)

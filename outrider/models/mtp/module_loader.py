@@ -57,7 +57,7 @@ def build_modules(
         lead=0,
         num_layers=len(modules),
         attention=target.share.attention,
-        begins_with_forward=False,
+        begins_with_forward=len(modules) == 1,
     )
     ids = torch.arange(config.vocab_size, device=target.embedding.device)
     return ModuleChain(facts, modules, is_chained=found.table.rules.is_chained, target_ids=ids)

@@ -58,23 +58,40 @@ class MtpModule:
         """Run the query tokens of a plan. Writes their KV."""
         queries, block = plan.queries, self._parts.block
         num_query = queries.tokens.shape[0]
-        step = AttentionStep(
-            rotation=self._parts.rotary.at(queries.positions),
-            slots=queries.slots,
-            backend=attention,
-            plan=plan.attention,
-        )
+        step, stream = self._step(plan, attention), self._join(queries, state)
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=page_size)
-        joined = apply_padded(self._parts.join, self._concatenate(queries, state))
-        stream = pad_rows(joined, max(num_query, self._parts.join.min_rows))
         stream = block.attention(block.attention_norm(stream), stream, layer, step)
         stream = block.mlp(block.mlp_norm(stream), stream, feed)[:num_query]
         return self._parts.norms.output(stream) if self._rules.is_state_normed else stream
+
+    def write_kv(
+        self,
+        plan: StepPlan,
+        state: torch.Tensor,  # [num_query, hidden]
+        layer: torch.Tensor,
+        attention: AttentionBackend,
+    ) -> None:
+        """Write the KV that `forward` would write."""
+        stream, block = self._join(plan.queries, state), self._parts.block
+        block.attention.write_kv(block.attention_norm(stream), layer, self._step(plan, attention))
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Logits of the token that follows the state."""
         is_ready = self._rules.is_state_normed
         return self._parts.score(state if is_ready else self._parts.norms.output(state))
+
+    def _step(self, plan: StepPlan, attention: AttentionBackend) -> AttentionStep:
+        return AttentionStep(
+            rotation=self._parts.rotary.at(plan.queries.positions),
+            slots=plan.queries.slots,
+            backend=attention,
+            plan=plan.attention,
+        )
+
+    def _join(self, queries: Queries, state: torch.Tensor) -> torch.Tensor:
+        """The input of the layer: [num_query or more, hidden]."""
+        joined = apply_padded(self._parts.join, self._concatenate(queries, state))
+        return pad_rows(joined, max(joined.shape[0], self._parts.join.min_rows))
 
     def _concatenate(self, queries: Queries, state: torch.Tensor) -> torch.Tensor:
         """Token embedding and state, each normalised: [num_query, 2 * hidden]."""

@@ -31,6 +31,17 @@ class GatedDelta:
         layer: RecurrentState,
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
+        read, gate = self._run_rule(x, layer, step)
+        out = gated_norm(read, gate, self._norm)
+        return self._output.plus(pad_rows(out, x.shape[0]), residual)
+
+    def write_kv(self, x: torch.Tensor, layer: RecurrentState, step: AttentionStep) -> None:
+        self._run_rule(x, layer, step)
+
+    def _run_rule(
+        self, x: torch.Tensor, layer: RecurrentState, step: AttentionStep
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the query tokens read of the states, and its gates. Writes the row state."""
         plan = step.plan
         assert isinstance(plan, RecurrentPlan)
         channels = self._channels(x)[: step.slots.shape[0]]
@@ -39,5 +50,4 @@ class GatedDelta:
         qkv = causal_conv(tokens, ring.sources, self._rule.conv_weight)
         read = gated_delta_rule(qkv, gates, layer, plan.rows, self._rule)
         tokens.save(ring)
-        out = gated_norm(read, gate, self._norm)
-        return self._output.plus(pad_rows(out, x.shape[0]), residual)
+        return read, gate

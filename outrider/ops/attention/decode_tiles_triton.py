@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider.ops import gpu_facts
+from outrider.ops.attention.softmax_blocks_triton import block_keys
 from outrider.ops.attention.splits_triton import SPLIT
 
 FEW_ROWS = 4  # up to this many rows a step does not fill the GPU
@@ -37,8 +38,9 @@ def decode_tiles(
     shared: int = gpu_facts.HOPPER_SHARED,
 ) -> DecodeTiles:
     """The tiles of a model, for steps with `packed` (node, head) pairs per row and kv head."""
+    keys = block_keys(head_dim, dtype)
     if dtype == torch.float32:  # no tensor cores: operands are held in registers
-        return DecodeTiles(rows=16, keys=32, num_warps=8, num_stages=2)
+        return DecodeTiles(rows=16, keys=keys, num_warps=8, num_stages=2)
     # Smaller tiles read the history more often, but finish sooner while most SMs are idle.
     # Below a head dim of 64 the two sizes would lay out their warps differently.
     is_small = head_dim >= 64 and (packed <= 16 or num_rows <= FEW_ROWS)
@@ -46,4 +48,4 @@ def decode_tiles(
     # One more stage pays where a step fills the GPU about once.
     fills = is_small and 2 * FEW_ROWS < num_rows <= 16 * FEW_ROWS
     stages = 4 if fills and shared >= ROOMY else 3
-    return DecodeTiles(rows=rows, keys=64 if head_dim <= 128 else 32, num_stages=stages)
+    return DecodeTiles(rows=rows, keys=keys, num_stages=stages)

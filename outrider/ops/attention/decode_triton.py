@@ -16,6 +16,7 @@ from outrider.config.draft_config import MAX_NODES
 from outrider.ops import dependent_launch as overlap
 from outrider.ops import gpu_facts
 from outrider.ops.attention.decode_tiles_triton import FEW_ROWS, DecodeTiles, decode_tiles
+from outrider.ops.attention.softmax_blocks_triton import add_block, load_block, sum_places
 from outrider.ops.attention.splits_triton import (
     EXACT,
     NOTHING_SEEN,
@@ -45,23 +46,11 @@ def _add_block(
     running_max, sums, acc, query, keys, slots, is_visible, scale,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
 ):  # fmt: skip
-    """Add one block of keys and values to the running softmax, which is in base 2.
-
-    Weights are summed per place in the block, and over places at the end: this needs no barrier.
-    """
-    column = tl.arange(0, DIM)
-    source = keys + slots[:, None] * (2 * KV_HEADS * HEAD_DIM) + column[None, :]
-    wanted = (slots >= 0)[:, None] & (column < HEAD_DIM)[None, :]
-    key = tl.load(source, mask=wanted, other=0.0)
-    value = tl.load(source + KV_HEADS * HEAD_DIM, mask=wanted, other=0.0)
+    """Add the keys and values at these slots to the running softmax."""
+    key, value = load_block(keys, slots, (slots >= 0)[:, None], KV_HEADS, HEAD_DIM, DIM)
     score = tl.dot(query, tl.trans(key), input_precision="ieee")
     score = tl.where(is_visible, score, float("-inf"))
-    new_max = tl.maximum(running_max, tl.max(score, 1) * scale)
-    weight = tl.exp2(tl.fma(score, scale, -new_max[:, None]))
-    rescale = tl.exp2(running_max - new_max)
-    sums = sums * rescale[:, None] + weight
-    acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision="ieee")
-    return new_max, sums, acc
+    return add_block(running_max, sums, acc, score, value, scale)
 
 
 @triton.jit
@@ -135,7 +124,7 @@ def _read_split(
             running_max, sums, acc, query, keys, pages, limits, tails, limit, node, nodes, length,
             tl.maximum(begin, border), end, scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N,
         )  # fmt: skip
-    return running_max, tl.sum(sums, 1), acc
+    return running_max, sum_places(sums, True), acc
 
 
 @triton.jit
@@ -186,13 +175,13 @@ def _read_whole(
         slots = ahead
         if start + BLOCK_N == border:
             total_max, total_sum, total = merge_softmax(
-                total_max, total_sum, total, running_max, tl.sum(sums, 1), acc
+                total_max, total_sum, total, running_max, sum_places(sums, True), acc
             )
             running_max, sums, acc = nothing, no_sums, no_acc
             split += 1
             border = split_start(split, SPLIT)
     total_max, total_sum, total = merge_softmax(
-        total_max, total_sum, total, running_max, tl.sum(sums, 1), acc
+        total_max, total_sum, total, running_max, sum_places(sums, True), acc
     )
     return total_sum, total
 

@@ -27,6 +27,7 @@ from outrider.ops.attention.latent_slices_triton import (
     rows_at_once,
     ways_to_slice,
 )
+from outrider.ops.attention.softmax_blocks_triton import sum_places
 from outrider.ops.attention.splits_triton import (
     EXACT,
     MOST_PARTIALS,
@@ -136,7 +137,7 @@ def _attend_kernel(
                     tl.maximum(begin, border), end, scale,
                     LATENT, ROPE, LATENT_DIM, ROPE_DIM, PAGE_SIZE, BLOCK_N, STAGES,
                 )  # fmt: skip
-            running_sum = tl.sum(sums, 1)
+            running_sum = sum_places(sums, False)
             if SINGLE:
                 share = tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), running_sum)[:, None]
                 target = out + index[:, None] * LATENT + column[None, :]

@@ -1,6 +1,7 @@
 """Causal attention of prompt chunks over paged history, in Triton.
 
-Keys are read in blocks from position 0 on, so chunk borders change no bit.
+Blocks, splits and their merging are those of `decode_triton.py`, so a token has the same bits in
+any chunk and as a decode row.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -14,7 +15,23 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.attention.decode_triton import LOG2_E
-from outrider.ops.attention.splits_triton import NOTHING_SEEN, dim_tile
+from outrider.ops.attention.softmax_blocks_triton import (
+    add_block,
+    block_keys,
+    finished,
+    load_block,
+    sum_places,
+)
+from outrider.ops.attention.splits_triton import (
+    EXACT,
+    NOTHING_SEEN,
+    SPLIT,
+    dim_tile,
+    mean,
+    merge_softmax,
+    split_start,
+    splits_before,
+)
 
 COPY_BLOCK = 1024  # page ids copied by one program
 COUNT_BLOCK = 64  # chunks counted at once
@@ -22,21 +39,21 @@ COUNT_BLOCK = 64  # chunks counted at once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillTiles:
-    """Sizes of the chunk kernel. They depend on dtype and head dim, never on a batch."""
+    """Sizes of the chunk kernel. Keys and split are those of decode rows and decide bits."""
 
     rows: int = 128  # (token, head) pairs of a tile
     keys: int = 64
+    split: int = SPLIT
     num_warps: int = 8
     num_stages: int = 3
 
 
 def prefill_tiles(head_dim: int, dtype: torch.dtype) -> PrefillTiles:
     """The tiles of a model."""
+    keys = block_keys(head_dim, dtype)
     if dtype == torch.float32:  # no tensor cores: operands are held in registers
-        return PrefillTiles(rows=16, keys=32, num_warps=8, num_stages=2)
-    if head_dim > 128:
-        return PrefillTiles(num_stages=2)  # Q, K and V of 256 fill the shared memory
-    return PrefillTiles()
+        return PrefillTiles(rows=16, keys=keys, num_warps=8, num_stages=2)
+    return PrefillTiles(keys=keys)
 
 
 # Views into packed buffers have any alignment, and sizes change from step to step.
@@ -72,33 +89,38 @@ def _slots(position, end, pages, PAGE_SIZE: tl.constexpr):
 
 @triton.jit
 def _add_keys(
-    running_max, running_sum, acc, query, keys, pages, own, begin, stop, end, scale,
+    running_max, sums, acc, total_max, total_sum, total, query, keys, pages, own, begin, stop, end,
+    scale,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, MASKED: tl.constexpr, COMPILED: tl.constexpr,
 ):  # fmt: skip
-    """Add blocks of [begin, stop) to the running softmax; row i sees positions up to `own[i]`."""
-    column, offset = tl.arange(0, DIM), tl.arange(0, BLOCK_N)
+    """Add blocks of [begin, stop) to the running softmax; row i sees positions up to `own[i]`.
+
+    Where a split ends, its result is merged with the result of the splits before it.
+    """
+    offset = tl.arange(0, BLOCK_N)
     slots = _slots(begin + offset, end, pages, PAGE_SIZE)
+    split = splits_before(begin + 1, SPLIT)
+    border = split_start(split, SPLIT)
     for start in range(begin, stop, BLOCK_N):
         position = start + offset
-        source = keys + slots[:, None] * (2 * KV_HEADS * HEAD_DIM) + column[None, :]
-        wanted = (column < HEAD_DIM)[None, :]
-        if MASKED:
-            wanted = (slots >= 0)[:, None] & wanted
-        key = tl.load(source, mask=wanted, other=0.0)
-        value = tl.load(source + KV_HEADS * HEAD_DIM, mask=wanted, other=0.0)
+        wanted = (slots >= 0)[:, None] if MASKED else True
+        key, value = load_block(keys, slots, wanted, KV_HEADS, HEAD_DIM, DIM)
         # Slots are looked up one block ahead, so loads of keys and values need not wait for them.
         slots = _slots(position + BLOCK_N, end, pages, PAGE_SIZE)
         score = tl.dot(query, tl.trans(key), input_precision="ieee")
         if MASKED:
             score = tl.where(position[None, :] <= own[:, None], score, float("-inf"))
-        new_max = tl.maximum(running_max, tl.max(score, 1) * scale)
-        weight = tl.exp2(tl.fma(score, scale, -new_max[:, None]))
-        rescale = tl.exp2(running_max - new_max)
-        running_sum = running_sum * rescale + tl.sum(weight, 1)
-        acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision="ieee")
-        running_max = new_max
-    return running_max, running_sum, acc
+        running_max, sums, acc = add_block(running_max, sums, acc, score, value, scale)
+        acc = finished(acc, COMPILED)
+        if start + BLOCK_N == border:
+            total_max, total_sum, total = merge_softmax(
+                total_max, total_sum, total, running_max, sum_places(sums, False), acc
+            )
+            running_max = tl.full(running_max.shape, NOTHING_SEEN, tl.float32)
+            split += 1
+            border = split_start(split, SPLIT)
+    return running_max, sums, acc, total_max, total_sum, total
 
 
 @triton.jit
@@ -124,7 +146,7 @@ def _attend_kernel(
     query, layer, out, pages, bounds, query_stride, num_pages, num_chunks, scale,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    PDL: tl.constexpr,
+    SPLIT: tl.constexpr, COMPILED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     kv_head, column = tl.program_id(0), tl.arange(0, DIM)
     overlap.begin(PDL)
@@ -146,17 +168,26 @@ def _attend_kernel(
         end = tl.minimum(start + last + 1, num_pages * PAGE_SIZE)
         # Blocks that every row of the tile sees completely need no mask.
         whole = tl.minimum(start + tile * BLOCK_M // GROUP + 1, end) // BLOCK_N * BLOCK_N
-        running_max = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
-        running_sum, acc = tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
-        running_max, running_sum, acc = _add_keys(
-            running_max, running_sum, acc, q, keys, own_pages, own, 0, whole, end, scale,
-            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, False,
+        nothing, none = (
+            tl.full([BLOCK_M], NOTHING_SEEN, tl.float32),
+            tl.zeros([BLOCK_M], tl.float32),
+        )
+        no_sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        no_acc = tl.zeros([BLOCK_M, DIM], tl.float32)
+        running_max, sums, acc, total_max, total_sum, total = _add_keys(
+            nothing, no_sums, no_acc, nothing, none, no_acc,
+            q, keys, own_pages, own, 0, whole, end, scale,
+            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, SPLIT, False, COMPILED,
         )  # fmt: skip
-        running_max, running_sum, acc = _add_keys(
-            running_max, running_sum, acc, q, keys, own_pages, own, whole, end, end, scale,
-            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, True,
+        running_max, sums, acc, total_max, total_sum, total = _add_keys(
+            running_max, sums, acc, total_max, total_sum, total,
+            q, keys, own_pages, own, whole, end, end, scale,
+            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, SPLIT, True, COMPILED,
         )  # fmt: skip
-        acc = acc * tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), running_sum)[:, None]
+        total_max, total_sum, total = merge_softmax(
+            total_max, total_sum, total, running_max, sum_places(sums, False), acc
+        )
+        acc = mean(total, total_sum, BLOCK_M)
         index = token * (KV_HEADS * GROUP) + head
         target = out + index[:, None] * HEAD_DIM + column[None, :]
         tl.store(target, acc.to(out.dtype.element_ty), mask=wanted)
@@ -224,8 +255,7 @@ def attend_chunks(
         query.stride(0), pages.shape[1], num_chunks, scale * LOG2_E,
         GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim,
         DIM=dim_tile(head_dim), PAGE_SIZE=page_size, CHUNKS=triton.next_power_of_2(num_chunks),
-        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, PDL=overlap.is_on(query),
-        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
-        # Fused multiply-adds could differ between two compilations; the bits must not.
-        enable_fp_fusion=False, **overlap.options(query),
+        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, SPLIT=tiles.split, COMPILED=query.is_cuda,
+        PDL=overlap.is_on(query), num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+        **EXACT, **overlap.options(query),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """Attention over a sliding window and compressed entries, as `sparse_attention.py` defines it.
 
-Keys are taken in blocks and splits by their place in window and list, so the bits of a query token
-do not depend on the others. Tokens of chains have a program per split, and the splits are merged.
-Tokens of chunks are many: one program runs all keys.
+Keys are taken in blocks and splits by their place in window and list, and splits are merged in
+order. So the bits of a query token depend on its keys only. Tokens of chains have a program per
+split, and a second launch merges. Tokens of chunks are many: one program runs all splits.
 """
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.attention.softmax_blocks_triton import sum_places
+from outrider.ops.attention.splits_triton import EXACT, NOTHING_SEEN, merge_softmax
 from outrider.ops.sparse.compressed_index import CompressedIndex
 from outrider.ops.sparse.listed_entries import ListedEntries
 from outrider.ops.sparse.ring_tokens import RingTokens
@@ -23,12 +25,8 @@ SPLIT = 64  # keys of a split
 MOST_PARTIALS = 1 << 26  # floats of the workspace: more query tokens run in groups
 _HEADS = 32  # of a tile at most
 _LOG2_E = 1.4426950408889634
-_EXACT = {"enable_fp_fusion": False}  # as in ops/attention/decode_triton.py: bits must not differ
 
 _SINK_SCALE = tl.constexpr(_LOG2_E)  # a softmax in base 2
-
-# Below every score, and finite: a block without visible keys leaves the running state as it is.
-_NOTHING_SEEN = tl.constexpr(-1.0e30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,7 @@ def _accumulate(best, total, mean, query, vectors, is_seen, scale):
     new_best = tl.maximum(best, tl.max(score, 1))
     share = tl.exp2(score - new_best[:, None])
     rescale = tl.exp2(best - new_best)
-    total = total * rescale + tl.sum(share, 1)
+    total = total * rescale + sum_places(share, True)
     mean = tl.dot(share.to(vectors.dtype), vectors, mean * rescale[:, None], input_precision="ieee")
     return new_best, total, mean
 
@@ -94,6 +92,40 @@ def _accumulate_entries(
     return best, total, mean
 
 
+@triton.jit
+def _read_split(
+    query, ring, fresh, sources, pool, pages, token, count, num_slots, ring_stride, fresh_stride,
+    split, scale,
+    HEADS: tl.constexpr, WINDOW: tl.constexpr, WIDTH: tl.constexpr, PER_PAGE: tl.constexpr,
+    DIM: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """The softmax over one split: splits of the window come first, then splits of the list."""
+    best = tl.full((HEADS,), NOTHING_SEEN, tl.float32)
+    total = tl.zeros((HEADS,), tl.float32)
+    mean = tl.zeros((HEADS, DIM), tl.float32)
+    begin = split * SPLIT
+    if begin < WINDOW:
+        best, total, mean = _accumulate_window(
+            best, total, mean, query, ring, fresh, sources, token, num_slots, ring_stride,
+            fresh_stride, begin, tl.minimum(begin + SPLIT, WINDOW), scale,
+            WINDOW, WIDTH, DIM, BLOCK,
+        )  # fmt: skip
+    else:
+        begin -= (WINDOW + SPLIT - 1) // SPLIT * SPLIT
+        best, total, mean = _accumulate_entries(
+            best, total, mean, query, pool, pages, begin, tl.minimum(begin + SPLIT, count),
+            scale, PER_PAGE, WIDTH, DIM, BLOCK,
+        )  # fmt: skip
+    return best, total, mean
+
+
+@triton.jit
+def _begin_with(sinks, head, is_head, HEADS: tl.constexpr, DIM: tl.constexpr):
+    """The softmax over the sinks of these heads, which have no values."""
+    best = tl.load(sinks + head, mask=is_head, other=0.0) * _SINK_SCALE
+    return best, tl.full((HEADS,), 1.0, tl.float32), tl.zeros((HEADS, DIM), tl.float32)
+
+
 @triton.jit(do_not_specialize=["first", "num_slots", "columns", "longest", "num_splits"])
 def _attend_kernel(
     query, ring, fresh, sources, pool, table, lists, counts, sinks, out,
@@ -113,42 +145,28 @@ def _attend_kernel(
     pages = table + tl.load(lists + token) * columns
     at = token * query_stride + head[:, None] * WIDTH + channel[None, :]
     query_tile = tl.load(query + at, mask=inside, other=0.0)
-    best = tl.full((HEADS,), _NOTHING_SEEN, tl.float32)
-    total = tl.zeros((HEADS,), tl.float32)
-    mean = tl.zeros((HEADS, DIM), tl.float32)
     if IS_SPLIT:
-        # Splits of the window, then splits of the list.
         split = tl.program_id(2)
-        begin = split * SPLIT
-        if begin < WINDOW:
-            best, total, mean = _accumulate_window(
-                best, total, mean, query_tile, ring, fresh, sources, token, num_slots, ring_stride,
-                fresh_stride, begin, tl.minimum(begin + SPLIT, WINDOW), scale,
-                WINDOW, WIDTH, DIM, BLOCK,
-            )  # fmt: skip
-        else:
-            begin -= (WINDOW + SPLIT - 1) // SPLIT * SPLIT
-            best, total, mean = _accumulate_entries(
-                best, total, mean, query_tile, pool, pages, begin, tl.minimum(begin + SPLIT, count),
-                scale, PER_PAGE, WIDTH, DIM, BLOCK,
-            )  # fmt: skip
+        best, total, mean = _read_split(
+            query_tile, ring, fresh, sources, pool, pages, token, count, num_slots, ring_stride,
+            fresh_stride, split, scale, HEADS, WINDOW, WIDTH, PER_PAGE, DIM, BLOCK, SPLIT,
+        )  # fmt: skip
         part = (tl.program_id(0).to(tl.int64) * num_splits + split) * NUM_HEADS + head
         tl.store(part_best + part, best, mask=is_head)
         tl.store(part_total + part, total, mask=is_head)
         tl.store(part_mean + part[:, None] * WIDTH + channel[None, :], mean, mask=inside)
     else:
-        best, total, mean = _accumulate_window(
-            best, total, mean, query_tile, ring, fresh, sources, token, num_slots, ring_stride,
-            fresh_stride, 0, WINDOW, scale, WINDOW, WIDTH, DIM, BLOCK,
-        )  # fmt: skip
-        best, total, mean = _accumulate_entries(
-            best, total, mean, query_tile, pool, pages, 0, count, scale, PER_PAGE, WIDTH, DIM, BLOCK
-        )
-        sink = tl.load(sinks + head, mask=is_head, other=0.0) * _SINK_SCALE
-        total += tl.exp2(sink - best)
-        result = mean / total[:, None]
+        best, total, mean = _begin_with(sinks, head, is_head, HEADS, DIM)
+        num_own = (WINDOW + SPLIT - 1) // SPLIT + (count + SPLIT - 1) // SPLIT
+        for split in range(0, num_own):
+            own_best, own_total, own_mean = _read_split(
+                query_tile, ring, fresh, sources, pool, pages, token, count, num_slots,
+                ring_stride, fresh_stride, split, scale,
+                HEADS, WINDOW, WIDTH, PER_PAGE, DIM, BLOCK, SPLIT,
+            )  # fmt: skip
+            best, total, mean = merge_softmax(best, total, mean, own_best, own_total, own_mean)
         to = out + (token * NUM_HEADS + head)[:, None] * WIDTH + channel[None, :]
-        tl.store(to, result.to(out.dtype.element_ty), mask=inside)
+        tl.store(to, (mean / total[:, None]).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["first", "num_splits"])
@@ -161,22 +179,17 @@ def _merge_kernel(
     channel = tl.arange(0, DIM)
     inside = channel < WIDTH
     overlap.begin(PDL)
-    best = tl.load(sinks + head) * _SINK_SCALE
-    total = tl.full((), 1.0, tl.float32)  # the sink's own share
-    mean = tl.zeros((DIM,), tl.float32)
+    one = tl.arange(0, 1)
+    best, total, mean = _begin_with(sinks, head + one, one == 0, 1, DIM)
     for split in range(0, num_splits):
-        part = (token * num_splits + split) * NUM_HEADS + head
-        own_best = tl.load(part_best + part)
-        own_total = tl.load(part_total + part)
-        own_mean = tl.load(part_mean + part * WIDTH + channel, mask=inside, other=0.0)
-        new_best = tl.maximum(best, own_best)
-        rescale = tl.exp2(best - new_best)
-        share = tl.exp2(own_best - new_best)
-        total = total * rescale + own_total * share
-        mean = mean * rescale + own_mean * share
-        best = new_best
-    to = out + ((first + token) * NUM_HEADS + head) * WIDTH + channel
-    tl.store(to, (mean / total).to(out.dtype.element_ty), mask=inside)
+        part = (token * num_splits + split) * NUM_HEADS + head + one
+        at = part_mean + part[:, None] * WIDTH + channel[None, :]
+        own_mean = tl.load(at, mask=inside[None, :], other=0.0)
+        best, total, mean = merge_softmax(
+            best, total, mean, tl.load(part_best + part), tl.load(part_total + part), own_mean
+        )
+    to = out + ((first + token) * NUM_HEADS + head) * WIDTH + channel[None, :]
+    tl.store(to, (mean / total[:, None]).to(out.dtype.element_ty), mask=inside[None, :])
 
 
 def sparse_attention_triton(
@@ -213,7 +226,7 @@ def sparse_attention_triton(
             DIM=triton.next_power_of_2(width),
             PDL=overlap.is_on(query),
             num_warps=2,
-            **_EXACT,
+            **EXACT,
             **overlap.options(query),
         )
     if num_split < num_query:
@@ -272,7 +285,7 @@ def _launch(
         IS_SPLIT=splits > 0,
         PDL=overlap.is_on(query),
         **tile,
-        **_EXACT,
+        **EXACT,
         **overlap.options(query),
     )
 
@@ -284,11 +297,10 @@ def _tile(query: torch.Tensor, *, is_split: bool) -> dict[str, int]:
     most = max(16, int(triton.next_power_of_2(heads)))
     if query.dtype == torch.float32:
         return {"HEADS": 16, "DIM": dim, "BLOCK": 16, "num_warps": 8, "num_stages": 1}
-    is_wide = not is_split and most >= 64  # 64 heads fill the widest instruction
     return {
-        "HEADS": 64 if is_wide else min(most, _HEADS),
+        "HEADS": min(most, _HEADS),
         "DIM": dim,
         "BLOCK": 32,
-        "num_warps": 8 if is_wide else 4,
+        "num_warps": 4 if is_split else 8,  # a chunk's program holds two results
         "num_stages": 2,
     }

@@ -1,0 +1,150 @@
+"""Pages by NIXL: the decode side reads the memory of the prefill side, by RDMA where it exists."""
+
+import base64
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from nixl._api import nixl_agent, nixl_agent_config
+
+from outrider.disaggregation.page_bytes import PageBytes
+from outrider.disaggregation.side_channel import Message, SideChannel
+from outrider.wire.kv_transfer import SharedPrompt
+
+Region = tuple[int, int, int]  # address, bytes, device
+
+
+class NixlMemory:
+    """Owns an agent that has registered all pages. Its methods may be called by any thread."""
+
+    def __init__(self, pages: PageBytes) -> None:
+        self._parts = pages.parts  # registered memory must stay
+        self._lock = threading.Lock()  # the agent is not safe for threads
+        self._agent = nixl_agent(f"outrider-{uuid.uuid4()}", nixl_agent_config(backends=["UCX"]))
+        self.kind = "VRAM" if any(part.get_device() >= 0 for part in self._parts) else "DRAM"
+        self._peers: dict[bytes, str] = {}  # names of agents by their metadata
+        self._agent.register_memory([_whole(part) for part in self._parts], self.kind)
+
+    def describe(self) -> dict[str, Any]:
+        metadata = base64.b64encode(self._agent.get_agent_metadata()).decode()
+        return {"metadata": metadata, "kind": self.kind, "regions": self.regions}
+
+    @property
+    def regions(self) -> list[Region]:
+        """Address of page 0, bytes of a page, and device, for each tensor."""
+        return [(part.data_ptr(), part.shape[1], max(part.get_device(), 0)) for part in self._parts]
+
+    def begin_read(
+        self, welcome: Message, theirs: Sequence[int], ours: Sequence[int]
+    ) -> "NixlRead":
+        """Start to read pages of a peer, which described itself, into pages of the same order."""
+        regions = [_region(each) for each in welcome["regions"]]
+        if [each[1] for each in regions] != [each[1] for each in self.regions]:
+            raise ConnectionError("the prefill engine has pages of another length")
+        local, remote = [], []
+        for own, other in zip(self.regions, regions, strict=True):
+            for mine, yours, count in _runs(ours, theirs):
+                local.append(_range(own, mine, count))
+                remote.append(_range(other, yours, count))
+        metadata = base64.b64decode(welcome["metadata"])
+        with self._lock:
+            if metadata not in self._peers:
+                self._peers[metadata] = self._agent.add_remote_agent(metadata)
+            handle = self._agent.initialize_xfer(
+                "READ",
+                self._agent.get_xfer_descs(local, self.kind),
+                self._agent.get_xfer_descs(remote, str(welcome["kind"])),
+                self._peers[metadata],
+            )
+            state = self._agent.transfer(handle)
+        return NixlRead(self, handle, state)
+
+    def look(self, handle: Any) -> str:
+        """The state of a read: PROC, DONE, or what ended it."""
+        with self._lock:
+            try:
+                state = str(self._agent.check_xfer_state(handle))
+            except Exception as error:  # NIXL has a class of its own for every status
+                state = f"{type(error).__name__} {error}"
+            if state != "PROC":
+                self._agent.release_xfer_handle(handle)
+        return state
+
+
+class NixlRead:
+    """A read in flight. A stopped peer may finish it much later, so its pages wait until then."""
+
+    def __init__(self, memory: NixlMemory, handle: Any, state: str) -> None:
+        self._memory = memory
+        self._handle = handle
+        self._state = "PROC" if state == "DONE" else state  # `look` gives the handle back
+
+    def is_done(self) -> bool:
+        if self.is_over() and self._state != "DONE":
+            raise ConnectionError(f"the read failed: {self._state}")
+        return self._state == "DONE"
+
+    def is_over(self) -> bool:
+        if self._state == "PROC":
+            self._state = self._memory.look(self._handle)
+        return self._state != "PROC"
+
+
+class NixlSource:
+    """The prefill side: readers get descriptions, and read by themselves."""
+
+    def __init__(self, pages: PageBytes) -> None:
+        self._memory = NixlMemory(pages)
+
+    def describe(self) -> dict[str, Any]:
+        return self._memory.describe()
+
+    def send(self, channel: SideChannel, room: str, prompt: SharedPrompt, *, first: int) -> None:
+        del channel, prompt, first
+        raise ConnectionError(f"a reader wants room {room} by the side channel, and not by nixl")
+
+
+class NixlSink:
+    """The decode side."""
+
+    def __init__(self, pages: PageBytes) -> None:
+        self._memory = NixlMemory(pages)
+
+    def read(
+        self,
+        channel: SideChannel,
+        welcome: Message,
+        room: str,
+        theirs: Sequence[int],
+        ours: Sequence[int],
+    ) -> NixlRead:
+        del channel, room
+        return self._memory.begin_read(welcome, theirs[len(theirs) - len(ours) :], ours)
+
+
+def _whole(part: torch.Tensor) -> tuple[int, int, int, str]:
+    return part.data_ptr(), part.numel(), max(part.get_device(), 0), ""
+
+
+def _region(given: Sequence[Any]) -> Region:
+    address, num_bytes, device = given
+    return int(address), int(num_bytes), int(device)
+
+
+def _range(region: Region, page: int, count: int) -> Region:
+    address, num_bytes, device = region
+    return address + int(page) * num_bytes, count * num_bytes, device
+
+
+def _runs(ours: Sequence[int], theirs: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Neighbouring pages on both sides as one: the first of each side, and how many."""
+    start = 0
+    for place in range(1, len(ours) + 1):
+        is_next = place < len(ours) and (
+            ours[place] == ours[place - 1] + 1 and theirs[place] == theirs[place - 1] + 1
+        )
+        if not is_next:
+            yield ours[start], theirs[start], place - start
+            start = place

@@ -1,0 +1,74 @@
+"""The softmax over one block of keys and values, for decode rows and for chunks of prompts.
+
+Both kernels read keys in the same blocks, begin each split anew and merge splits in order
+(`splits_triton.py`). So a token has the same bits in a chunk and as a decode row.
+"""
+# Triton reads kernels as source; it has no types for them.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+import torch
+import triton
+import triton.language as tl
+
+
+def block_keys(head_dim: int, dtype: torch.dtype) -> int:
+    """Keys of a block. They decide bits, so they depend on the model only."""
+    if dtype == torch.float32:  # no tensor cores: operands are held in registers
+        return 32
+    return 64 if head_dim <= 128 else 32
+
+
+@triton.jit
+def load_block(
+    keys, slots, wanted, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr
+):
+    """The keys and the values at these slots, [keys, channels] both."""
+    column = tl.arange(0, DIM)
+    source = keys + slots[:, None] * (2 * KV_HEADS * HEAD_DIM) + column[None, :]
+    inside = wanted & (column < HEAD_DIM)[None, :]
+    key = tl.load(source, mask=inside, other=0.0)
+    return key, tl.load(source + KV_HEADS * HEAD_DIM, mask=inside, other=0.0)
+
+
+@triton.jit
+def add_block(running_max, sums, acc, score, value, scale):
+    """Add a block of scores and values to the running softmax, which is in base 2.
+
+    Weights are summed per place in the block, and over places at the end: this needs no barrier.
+    """
+    new_max = tl.maximum(running_max, tl.max(score, 1) * scale)
+    weight = tl.exp2(tl.fma(score, scale, -new_max[:, None]))
+    rescale = tl.exp2(running_max - new_max)
+    sums = sums * rescale[:, None] + weight
+    acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision="ieee")
+    return new_max, sums, acc
+
+
+@triton.jit
+def finished(acc, COMPILED: tl.constexpr):
+    """The sums of the last product, complete.
+
+    Call it before a branch reads them: Triton 3.6 does not wait for products that only a branch
+    reads, and ptxas then runs every product of the kernel alone.
+    """
+    if COMPILED:
+        acc = tl.inline_asm_elementwise("", "=r,0", [acc], tl.float32, is_pure=True, pack=1)
+    return acc
+
+
+@triton.jit
+def sum_places(sums, IS_SHARED: tl.constexpr):  # [rows, places] float32 -> [rows]
+    """The sum of every row, by pairs: of both halves, then of neighbours, and so on.
+
+    Each addition has two operands, so no layout of threads changes the order. IS_SHARED: several
+    warps hold a row; they exchange their last 4 sums once, not pair by pair.
+    """
+    ROWS: tl.constexpr = sums.shape[0]
+    PLACES: tl.constexpr = sums.shape[1]
+    sums = tl.sum(tl.reshape(sums, (ROWS, 2, PLACES // 2)), axis=1)
+    for level in tl.static_range(1, 16):
+        if IS_SHARED and PLACES >> level == 4:
+            sums = tl.gather(sums, tl.broadcast_to(tl.arange(0, 4)[None, :], (ROWS, 4)), 1)
+        if PLACES >> level > 1:
+            sums = tl.sum(tl.reshape(sums, (ROWS, PLACES >> level + 1, 2)), axis=2)
+    return tl.reshape(sums, (ROWS,))
