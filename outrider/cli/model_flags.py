@@ -117,7 +117,7 @@ class ModelFlags:
     data_parallel_size: Annotated[
         int,
         _flag(
-            "Processes with requests of their own, one per GPU.",
+            "Copies of the model with requests of their own, one per GPU (times --tp).",
             "--data-parallel-size",
             "--dp",
             "--dp-size",

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
+from outrider.runtime.row_images import RowImages
 from outrider.wire.kv_transfer import SharedPrompt
 
 RoomState = Literal["unknown", "expected", "offered", "ended"]
@@ -18,14 +21,16 @@ class Offer:
     """A prompt that can be read until a moment, which every sign of its reader delays."""
 
     prompt: SharedPrompt
+    row_image: torch.Tensor  # [bytes] on the host; empty without row state
     ends_s: float  # of time.monotonic
 
 
 class OfferBoard:
     """Owns what readers may know. A lease that has lapsed once is never confirmed."""
 
-    def __init__(self, lease_s: float) -> None:
+    def __init__(self, lease_s: float, rows: RowImages) -> None:
         self._lease_s = lease_s
+        self._rows = rows
         self._changed = threading.Condition()
         self._expected: set[str] = set()
         self._offers: dict[str, Offer] = {}
@@ -40,10 +45,12 @@ class OfferBoard:
             self._ended.pop(room, None)  # a request may be computed again by the same name
             self._changed.notify_all()
 
-    def offer(self, room: str, prompt: SharedPrompt) -> None:
+    def offer(self, room: str, prompt: SharedPrompt, row: int) -> None:
+        has_image = prompt.has_row_state
+        image = self._rows.read(row) if has_image else torch.empty(0, dtype=torch.uint8)
         with self._changed:
             self._expected.discard(room)
-            self._offers[room] = Offer(prompt, time.monotonic() + self._lease_s)
+            self._offers[room] = Offer(prompt, image, time.monotonic() + self._lease_s)
             self._changed.notify_all()
 
     def end(self, room: str) -> None:
@@ -79,11 +86,10 @@ class OfferBoard:
                 return "ended"
             return "expected" if room in self._expected else "unknown"
 
-    def hold(self, room: str) -> SharedPrompt | None:
-        """The prompt of a room, whose lease begins anew; None once it has ended."""
+    def hold(self, room: str) -> Offer | None:
+        """The offer of a room, whose lease begins anew; None once it has ended."""
         with self._changed:
-            offer = self._renew(room)
-            return None if offer is None else offer.prompt
+            return self._renew(room)
 
     def confirm(self, room: str) -> bool:
         """Whether the pages were held until now. The room ends."""

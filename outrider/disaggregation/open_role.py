@@ -23,13 +23,13 @@ _BACKLOG = 128
 def open_offers(runner: Runner, facts: RunnerFacts, folder: Path, config: EngineConfig) -> KVOffers:
     """The rooms of a prefill engine, which decode engines can ask for from now on."""
     own, pages = config.disaggregation, PageBytes(runner.pages)
-    board = OfferBoard(own.lease_s)
+    board = OfferBoard(own.lease_s, runner.row_images)
     server = PrefillServer(
         _listen(own),
         read_key(),
         board=board,
         source=_open_source(own.backend, pages, board),
-        facts=transfer_facts(folder, config, facts, pages),
+        facts=transfer_facts(folder, config, facts, pages, runner.row_images),
     )
     server.start()
     return board
@@ -42,7 +42,8 @@ def open_fetches(
     pages = PageBytes(runner.pages)
     return PageFetches(
         _open_sink(config.disaggregation.backend, pages),
-        transfer_facts(folder, config, facts, pages),
+        runner.row_images,
+        transfer_facts(folder, config, facts, pages, runner.row_images),
         read_key(),
         stall_s=config.disaggregation.stall_s,
     )

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+import torch
+
 from outrider.disaggregation.page_transport import PageRead, PageSink
 from outrider.disaggregation.side_channel import Message, SideChannel
 from outrider.errors import ConfigError
 from outrider.runtime.node_connection import connect
+from outrider.runtime.row_images import RowImages
 from outrider.wire.kv_transfer import SharedPrompt
 from outrider.wire.transfer_order import TransferOrder
 
@@ -54,9 +57,16 @@ class PageFetches:
     """Owns the threads and the connections that are not in use."""
 
     def __init__(
-        self, sink: PageSink, facts: Mapping[str, str], key: bytes, *, stall_s: float
+        self,
+        sink: PageSink,
+        rows: RowImages,
+        facts: Mapping[str, str],
+        key: bytes,
+        *,
+        stall_s: float,
     ) -> None:
         self._sink = sink
+        self._rows = rows
         self._facts = facts
         self._key = key
         self._stall_s = stall_s
@@ -90,6 +100,8 @@ class PageFetches:
         except Exception as error:
             _log.exception("a transfer failed")
             reason = f"{type(error).__name__}: {error}"
+        if reason:
+            self._rows.forget(fetch.order.room)
         fetch.outcome.set_result(reason)
 
     def _fetch(self, fetch: PageFetch, opened: OpenChannel) -> None:
@@ -104,8 +116,21 @@ class PageFetches:
         read = self._sink.read(channel, opened.welcome, room, theirs, prompt.pages)
         fetch.reads.append(read)
         self._finish(read, fetch, channel)
+        if prompt.has_row_state:
+            self._rows.keep(room, self._read_row(channel, room))
         if not channel.ask({"kind": "confirm", "room": room}).get("is_held"):
             raise ConnectionError("the lease lapsed while the pages were read")
+
+    def _read_row(self, channel: SideChannel, room: str) -> torch.Tensor:
+        answer = channel.ask({"kind": "row", "room": room})
+        if not answer.get("is_held") or answer.get("num_bytes") != self._rows.row_bytes:
+            raise ConnectionError("the lease ended before the row state was read")
+        image = torch.empty(self._rows.row_bytes, dtype=torch.uint8)
+        channel.receive_tensor(image)
+        return image
+
+    def forget(self, room: str) -> None:
+        self._rows.forget(room)
 
     def _finish(self, read: PageRead, fetch: PageFetch, channel: SideChannel) -> None:
         """Wait for a read, with signs of life to the prefill engine."""
@@ -121,7 +146,9 @@ class PageFetches:
 
     def _decline(self, order: TransferOrder) -> None:
         """End a room that is not needed. Its lease would lapse anyway, but later."""
-        fetch = PageFetch(order, SharedPrompt(digest="", num_tokens=0, pages=(), row=0))
+        fetch = PageFetch(
+            order, SharedPrompt(digest="", num_tokens=0, pages=(), has_row_state=False)
+        )
         try:
             with self._channel(order) as opened:
                 _await_offer(opened.channel, fetch)

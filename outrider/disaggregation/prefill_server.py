@@ -105,6 +105,8 @@ class PrefillServer:
                 channel.send({"is_held": self._board.hold(room) is not None})
             case "confirm":
                 channel.send({"is_held": self._board.confirm(room)})
+            case "row":
+                self._send_row(channel, room)
             case "read":
                 self._send_pages(channel, room, int(message["first"]))
             case kind:
@@ -112,9 +114,10 @@ class PrefillServer:
 
     def _state(self, room: str) -> Message:
         state = self._board.state(room, wait_s=_ROOM_WAIT_S)
-        prompt = self._board.hold(room) if state == "offered" else None
-        if prompt is None:
+        offer = self._board.hold(room) if state == "offered" else None
+        if offer is None:
             return {"state": "ended" if state == "offered" else state}
+        prompt = offer.prompt
         return {
             "state": state,
             "digest": prompt.digest,
@@ -123,9 +126,17 @@ class PrefillServer:
         }
 
     def _send_pages(self, channel: SideChannel, room: str, first: int) -> None:
-        prompt = self._board.hold(room)
-        if prompt is None or not 0 <= first <= len(prompt.pages):
+        offer = self._board.hold(room)
+        if offer is None or not 0 <= first <= len(offer.prompt.pages):
             channel.send({"is_held": False})
             return
         channel.send({"is_held": True})
-        self._source.send(channel, room, prompt, first=first)
+        self._source.send(channel, room, offer.prompt, first=first)
+
+    def _send_row(self, channel: SideChannel, room: str) -> None:
+        offer = self._board.hold(room)
+        if offer is None:
+            channel.send({"is_held": False})
+            return
+        channel.send({"is_held": True, "num_bytes": offer.row_image.numel()})
+        channel.send_tensor(offer.row_image)

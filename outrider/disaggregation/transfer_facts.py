@@ -8,11 +8,12 @@ from outrider import __version__
 from outrider.config.engine_config import EngineConfig
 from outrider.disaggregation.page_bytes import PageBytes
 from outrider.runtime.node_facts import fingerprint
+from outrider.runtime.row_images import RowImages
 from outrider.wire.runner_facts import RunnerFacts
 
 
 def transfer_facts(
-    folder: Path, config: EngineConfig, facts: RunnerFacts, pages: PageBytes
+    folder: Path, config: EngineConfig, facts: RunnerFacts, pages: PageBytes, rows: RowImages
 ) -> dict[str, str]:
     """The facts of this engine."""
     drafter = Path(config.draft.drafter)
@@ -23,15 +24,14 @@ def transfer_facts(
         "page size": str(facts.host.page_size),
         "lookahead of the drafter": str(facts.draft.lookahead),
         "type of KV": " ".join(sorted({each.partition("[")[0] for each in pages.layout})),
-        "layout of a page": _layout(pages),
+        "layout of a page": f"{pages.page_bytes} bytes, {_hash(pages.layout)}",
+        "layout of a row": f"{rows.row_bytes} bytes, {_hash(rows.layout)}",
         "transfer backend": config.disaggregation.backend,
     }
 
 
-def _layout(pages: PageBytes) -> str:
-    """Numbers that a reader can compare, and a hash of all shapes."""
-    shapes = hashlib.sha256(" ".join(pages.layout).encode()).hexdigest()[:8]
-    return f"{len(pages.parts)} tensors, {pages.page_bytes} bytes, {shapes}"
+def _hash(layout: list[str]) -> str:
+    return hashlib.sha256(" ".join(layout).encode()).hexdigest()[:8]
 
 
 def difference(theirs: Mapping[str, object], ours: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 
 from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
-from outrider.engine.request import Placement, Request
+from outrider.engine.request import ArrivedRow, Placement, Request
 from outrider.errors import CapacityError
 from outrider.wire.engine_stats import TransferCounts
 from outrider.wire.kv_transfer import KVFetch, KVFetches, SharedPrompt, digest_of
@@ -34,8 +34,10 @@ class Arrival:
 class DecodeRole:
     """Owns the leases of pages that are being written, until nothing writes them any more."""
 
-    def __init__(self, cache: PrefixCache, fetches: KVFetches) -> None:
+    def __init__(self, cache: PrefixCache, fetches: KVFetches, *, ships_rows: bool) -> None:
         self._cache = cache
+        self._ships_rows = ships_rows  # a model with row state: KV comes for one request alone
+        self._landed: list[Request] = []  # with KV and row state, and without a row yet
         self._fetches = fetches
         self._arrivals: dict[str, Arrival] = {}  # by room
         self._quarantine: list[Arrival] = []  # given up, but perhaps still being written
@@ -44,11 +46,12 @@ class DecodeRole:
 
     @property
     def counts(self) -> TransferCounts:
-        held = [*self._arrivals.values(), *self._quarantine]
+        held = [each.lease for each in (*self._arrivals.values(), *self._quarantine)]
+        held += [each.arrived.lease for each in self._landed if each.arrived is not None]
         return TransferCounts(
             offered=0,
             arriving=len(held),
-            pages=sum(len(each.lease.pages) for each in held),
+            pages=sum(len(each.pages) for each in held),
             total_done=self._total_done,
             total_failed=self._total_failed,
         )
@@ -73,6 +76,8 @@ class DecodeRole:
         """Start the transfer of the pages that are not cached; None if none is of use."""
         cache, tokens = self._cache, submission.prompt[:-1]
         num_tokens = cache.num_covered(tokens) * cache.page_size
+        if self._ships_rows:
+            num_tokens = len(tokens)
         if num_tokens > request.most_cached:  # its prompt must run, for log-probabilities
             return None
         lease = cache.open(tokens, salt=submission.cache_salt.encode())
@@ -88,7 +93,7 @@ class DecodeRole:
             digest=digest_of(submission.prompt, submission.cache_salt),
             num_tokens=num_tokens,
             pages=missing,
-            row=0,
+            has_row_state=self._ships_rows,
         )
         fetch = self._fetches.begin(submission.transfer, prompt)
         arrival = Arrival(fetch=fetch, lease=lease, tokens=tokens)
@@ -109,8 +114,27 @@ class DecodeRole:
                 self._quarantine.append(arrival)
             else:
                 self._total_done += 1
-                self._cache.close(arrival.lease, arrival.tokens)  # publishes the pages
+                self._land(arrival, room)
             yield from arrival.requests
+
+    def _land(self, arrival: Arrival, room: str) -> None:
+        """Publish the pages; with row state, give them to the first request that waits."""
+        if not self._ships_rows:
+            self._cache.close(arrival.lease, arrival.tokens)
+        elif arrival.requests:
+            arrival.lease.cached = len(arrival.tokens)
+            arrival.requests[0].arrived = ArrivedRow(lease=arrival.lease, room=room)
+            self._landed.append(arrival.requests[0])
+        else:
+            self._cache.close(arrival.lease, ())
+            self._fetches.forget(room)
+
+    def _give_up(self, request: Request) -> None:
+        """Take back the KV that has come for a request, unless it has its row."""
+        if request.arrived is not None:
+            self._cache.close(request.arrived.lease, ())
+            self._fetches.forget(request.arrived.room)
+            request.arrived = None
 
     def wait_briefly(self) -> None:
         pending = [each.fetch.outcome for each in self._arrivals.values()]
@@ -120,6 +144,7 @@ class DecodeRole:
         raise AssertionError(f"{placement.request.request_id} has {lease} on a decode engine")
 
     def discard(self, request: Request) -> None:
+        self._give_up(request)
         if not self.keeps_now(request):
             return
         arrival = self._arrivals[request.submission.transfer.room]
@@ -127,12 +152,18 @@ class DecodeRole:
         if not arrival.requests:
             arrival.fetch.cancel()
 
+    def make_room(self) -> None:
+        for request in self._landed:
+            self._give_up(request)
+
     def tend(self) -> None:
+        self._landed = [each for each in self._landed if each.arrived is not None]
         for arrival in [each for each in self._quarantine if each.fetch.is_released()]:
             self._quarantine.remove(arrival)
             self._cache.discard(arrival.lease)
 
     def drop(self) -> None:
+        self.make_room()
         for arrival in (*self._arrivals.values(), *self._quarantine):
             arrival.is_void = True
             arrival.fetch.cancel()

@@ -251,7 +251,7 @@ class Engine:
     def refuse(self) -> tuple[RequestUpdate, ...]:
         """Queue requests whose grammar is compiled now; returns those whose grammar cannot be."""
         self._check_alive()
-        self._pending.role.tend()
+        self._pending.tend(is_blocked=self._scheduler.is_blocked)
         return self._enqueue_ready()
 
     def schedule(self) -> tuple[ScheduledBatch, ExpectedStep]:

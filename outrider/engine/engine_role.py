@@ -47,6 +47,10 @@ class EngineRole(Protocol):
         """Take back the pages of transfers that have ended. Called often."""
         ...
 
+    def make_room(self) -> None:
+        """Requests wait, and none can run: give up KV that has come and has no row yet."""
+        ...
+
     def drop(self) -> None:
         """A step failed: no cached page can be trusted."""
         ...
@@ -79,6 +83,9 @@ class NoRole:
         pass
 
     def tend(self) -> None:
+        pass
+
+    def make_room(self) -> None:
         pass
 
     def drop(self) -> None:

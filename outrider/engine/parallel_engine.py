@@ -11,14 +11,7 @@ from functools import partial
 from outrider.engine.engine import Engine
 from outrider.engine.step_watch import OnSteps
 from outrider.errors import RequestError
-from outrider.wire.engine_stats import (
-    Capacity,
-    DeviceWork,
-    EngineStats,
-    Faults,
-    PrefixCounts,
-    Queue,
-)
+from outrider.wire.engine_stats import EngineStats, joined_ranks
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import GroupRunner, RunnerFacts
 from outrider.wire.sleep_level import ALL_TAGS, SleepLevel, SleepTag, check_level
@@ -51,7 +44,7 @@ class ParallelEngine:
 
     @property
     def stats(self) -> EngineStats:
-        return joined_stats([engine.stats for engine in self._engines])
+        return joined_ranks([engine.stats for engine in self._engines])
 
     @property
     def facts(self) -> RunnerFacts:
@@ -185,34 +178,3 @@ class ParallelEngine:
 
 
 AnyEngine = Engine | ParallelEngine
-
-
-def joined_stats(stats: Sequence[EngineStats]) -> EngineStats:
-    """The sums over ranks. Times and steps are those of the first: all ranks run the same steps."""
-    return EngineStats(
-        queue=Queue(
-            waiting=sum(each.queue.waiting for each in stats),
-            running=sum(each.queue.running for each in stats),
-        ),
-        rows=_sum([each.rows for each in stats]),
-        pages=_sum([each.pages for each in stats]),
-        prefix=PrefixCounts(
-            queried_tokens=sum(each.prefix.queried_tokens for each in stats),
-            hit_tokens=sum(each.prefix.hit_tokens for each in stats),
-        ),
-        faults=Faults(
-            failed_steps=sum(each.faults.failed_steps for each in stats),
-            drafter_failures=sum(each.faults.drafter_failures for each in stats),
-        ),
-        work=DeviceWork(
-            busy_s=max(each.work.busy_s for each in stats),
-            active_s=max(each.work.active_s for each in stats),
-            counts=stats[0].work.counts,
-        ),
-    )
-
-
-def _sum(capacities: Sequence[Capacity]) -> Capacity:
-    return Capacity(
-        free=sum(each.free for each in capacities), total=sum(each.total for each in capacities)
-    )

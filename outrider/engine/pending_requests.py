@@ -32,6 +32,12 @@ class PendingRequests:
         self.grammars.discard(request)
         self.role.discard(request)
 
+    def tend(self, *, is_blocked: bool) -> None:
+        """Take back the pages of transfers that have ended, and more if no request can run."""
+        self.role.tend()
+        if is_blocked:
+            self.role.make_room()
+
     def wait_briefly(self) -> None:
         """Wait a moment for any of them."""
         (self.role if self.role.num_waiting else self.grammars).wait_briefly()

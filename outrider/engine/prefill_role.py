@@ -22,8 +22,9 @@ class PrefillRole:
 
     num_waiting = 0
 
-    def __init__(self, cache: PrefixCache, offers: KVOffers) -> None:
+    def __init__(self, cache: PrefixCache, offers: KVOffers, *, ships_rows: bool) -> None:
         self._cache = cache
+        self._ships_rows = ships_rows  # a model with row state: its last page is not full
         self._offers = offers
         self._expected: dict[Request, str] = {}  # rooms of requests that run
         self._leases: dict[str, OfferedLease] = {}  # by room
@@ -62,7 +63,8 @@ class PrefillRole:
         request = placement.request
         submission, tokens = request.submission, tuple(request.tokens[: placement.goal])
         room = self._expected.pop(request)
-        num_pages = self._cache.num_covered(tokens)
+        cache = self._cache
+        num_pages = cache.pages_for(len(tokens)) if self._ships_rows else cache.num_covered(tokens)
         if not num_pages or room in self._leases:  # a room is used once; routers draw at random
             self._cache.close(lease, tokens)
             self._offers.end(room)
@@ -71,11 +73,11 @@ class PrefillRole:
         self._total_offered += 1
         prompt = SharedPrompt(
             digest=digest_of(submission.prompt, submission.cache_salt),
-            num_tokens=num_pages * self._cache.page_size,
+            num_tokens=len(tokens) if self._ships_rows else num_pages * cache.page_size,
             pages=tuple(lease.pages[:num_pages]),
-            row=0,
+            has_row_state=self._ships_rows,
         )
-        self._offers.offer(room, prompt)
+        self._offers.offer(room, prompt, placement.row)
 
     def discard(self, request: Request) -> None:
         room = self._expected.pop(request, None)
@@ -85,6 +87,9 @@ class PrefillRole:
     def tend(self) -> None:
         for room in self._offers.take_ended():
             self._close(room)
+
+    def make_room(self) -> None:
+        pass  # a reader may be at its pages; leases end by themselves
 
     def drop(self) -> None:
         for room in tuple(self._leases):

@@ -1,6 +1,7 @@
 """One request inside the engine: its tokens, its row and pages, its bounds."""
 
 import time
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from outrider.engine.draft_pace import DraftPace
@@ -45,6 +46,14 @@ class Placement:
         return self.request.precedence
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivedRow:
+    """KV and row state of a prompt that another engine computed, for one request."""
+
+    lease: Lease
+    room: str
+
+
 class Request:
     """Owns the tokens of one submission and the counts reported about it."""
 
@@ -69,6 +78,7 @@ class Request:
         self._bounded = (UNBOUNDED, budget)  # a bound of the batch, and the budget within it
         self.precedence = (submission.priority, arrival)  # smaller goes first; no two are equal
         self.phase = Phase.WAITING
+        self.arrived: ArrivedRow | None = None  # until it has its row
         self.tokens = [*submission.prompt, *emitted]  # prompt and output
         self.finish: FinishReason = "running"
         self.failure = NO_FAILURE

@@ -72,6 +72,11 @@ class Scheduler:
     def num_running(self) -> int:
         return len(self._running)
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether requests wait for pages that no running request will give back."""
+        return self._is_stuck and not self._running
+
     def stats(self, *, faults: Faults, work: DeviceWork, transfers: TransferCounts) -> EngineStats:
         """Rows, pages and requests in use; the engine adds the rest."""
         cache, stats = self.cache, self.cache.stats
@@ -234,23 +239,30 @@ class Scheduler:
     def _place(self, head: Request, decision: StepDecision) -> bool:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""
         goal = head.goal
-        salt = head.submission.cache_salt.encode()
-        lease = self.cache.open(head.tokens[: head.most_cached], salt=salt)
+        lease, arrived = self._open(head)
         needed = self.cache.pages_for(goal + self._reach) - len(lease.pages)
         # Running rows need about a page each soon. Without this margin they preempt the newcomer.
         if needed + len(self._running) > self.cache.num_available:
-            self.cache.close(lease, ())
+            if not arrived:
+                self.cache.close(lease, ())
             return False
         self.cache.extend(lease, goal + self._reach)
         self._waiting.pop()
-        head.phase = Phase.PREFILLING
+        head.phase, head.arrived = Phase.PREFILLING, None
         head.note_admission(lease.cached)
         room = len(lease.pages) * self._limits.page_size
         placement = Placement(head, row=self._free_rows.pop(), lease=lease, goal=goal, room=room)
         self._running[head] = placement
         insort(self._prefilling, placement, key=_rank)
-        decision.admit(head, placement)
+        decision.admit(head, placement, arrived)
         return True
+
+    def _open(self, head: Request) -> tuple[Lease, str]:
+        """Pages that hold the beginning of a prompt; and the room of its row state, if any came."""
+        if head.arrived is not None:
+            return head.arrived.lease, head.arrived.room
+        salt = head.submission.cache_salt.encode()
+        return self.cache.open(head.tokens[: head.most_cached], salt=salt), ""
 
     def _schedule_chunks(self, decision: StepDecision) -> None:
         budget = self._chunk_budget(decision.num_decodes)

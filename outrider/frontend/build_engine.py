@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from outrider.config.early_ranks import EarlyRanks
 from outrider.config.engine_config import EngineConfig
 from outrider.config.parallel_checks import check_parallel
 from outrider.config.role_checks import check_role
@@ -11,7 +12,6 @@ from outrider.engine.engine import Engine
 from outrider.engine.parallel_engine import AnyEngine, ParallelEngine
 from outrider.engine.prefill_role import PrefillRole
 from outrider.engine.runner_home import AwakeHome
-from outrider.errors import ConfigError
 from outrider.frontend.tokenizer.read_vocabulary import read_vocabulary
 from outrider.runtime.data_ranks import RankRunner
 from outrider.runtime.model_home import ModelHome
@@ -27,6 +27,7 @@ def build_engine(
     on_progress: OnProgress = ignore_progress,
     on_loss: OnLoss = ignore_loss,
     listener_fd: int | None = None,  # of a socket for other machines; None opens one
+    early: EarlyRanks | None = None,  # ranks that were started before; None starts all
 ) -> AnyEngine:
     """An engine for the model in a folder, ready for requests."""
     check_parallel(config.parallel)
@@ -36,6 +37,7 @@ def build_engine(
         read_vocabulary=lambda: read_vocabulary(Path(config.tokenizer_folder or folder)),
         on_loss=on_loss,
         listener_fd=listener_fd,
+        early=early or EarlyRanks(),
     )
     if config.parallel.data > 1:
         return _build_parallel(plan, on_progress)
@@ -51,17 +53,14 @@ def _build_with_role(plan: RankGroupPlan, on_progress: OnProgress) -> Engine:
     check_role(plan.config)
     home = ModelHome(plan.folder, plan.config, plan.read_vocabulary)
     runner, facts = home.build(on_progress)
-    if not facts.host.prefix_cache:
-        raise ConfigError(
-            "this model has row state, which does not travel yet; leave out --disaggregation-mode"
-        )
+    ships_rows = not facts.host.prefix_cache  # only row state switches it off: see `check_role`
     engine = Engine(runner, facts, runner.grammars, AwakeHome())
     if plan.config.disaggregation.mode == "prefill":
         offers = open_offers(runner, facts, plan.folder, plan.config)
-        engine.use_role(lambda cache: PrefillRole(cache, offers))
+        engine.use_role(lambda cache: PrefillRole(cache, offers, ships_rows=ships_rows))
     else:
         fetches = open_fetches(runner, facts, plan.folder, plan.config)
-        engine.use_role(lambda cache: DecodeRole(cache, fetches))
+        engine.use_role(lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows))
     return engine
 
 

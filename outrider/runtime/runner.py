@@ -10,6 +10,7 @@ from outrider.runtime.occupancy import Occupancy
 from outrider.runtime.program import StepProgram
 from outrider.runtime.row_details import StepRequests, read_details, wants_details
 from outrider.runtime.row_errors import row_errors
+from outrider.runtime.row_images import RowImages
 from outrider.runtime.row_samplings import RowSamplings
 from outrider.runtime.step_output import StepOutput, copy_to_host
 from outrider.runtime.watchdog import Watchdog
@@ -49,6 +50,8 @@ class Runner:
         self._executor = executor
         self._stream = stream
         self._samplings = RowSamplings()
+        pools, drafter = program.state.pages, program.drafter
+        self.row_images = RowImages((*pools.row_tensors, *drafter.row_tensors), stream)
         self._num_steps = 0
         self.occupancy = Occupancy()
         self.watchdog = Watchdog()
@@ -155,6 +158,9 @@ class Runner:
         self._program.state.grammars.admit(admissions)
         self._program.drafter.admit(admissions)
         self._samplings.admit(admissions)
+        for each in admissions:
+            if each.arrived:
+                self.row_images.place(each.row, each.arrived)
 
 
 class InFlightStep:

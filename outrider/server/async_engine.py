@@ -1,10 +1,9 @@
 """The engine as routes use it: they submit requests and await their deltas on the event loop."""
 
 import asyncio
-import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -17,21 +16,13 @@ from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.http_errors import ending, restarting, unresponsive
 from outrider.server.metrics import Meter
-from outrider.server.remote_engine import RemoteEngine
+from outrider.server.remote_replicas import RemoteReplicas
+from outrider.server.replica import Replica, ReplicaEvents
 from outrider.server.request_handle import RequestHandle
 from outrider.server.request_traces import RequestTracer
-from outrider.server.sleep_control import SleepControl
-from outrider.server.worker_messages import (
-    FlushRequest,
-    FromLoadedWorker,
-    SleepReply,
-    StatsReply,
-    StatsRequest,
-    StepFailed,
-    ToWorker,
-)
-from outrider.wire.engine_stats import EngineStats
+from outrider.wire.engine_stats import EngineStats, joined_replicas
 from outrider.wire.runner_facts import RankFacts
+from outrider.wire.sleep_level import SleepLevel, SleepMode, SleepTag
 from outrider.wire.submission import RequestUpdate
 
 Result = TypeVar("Result")
@@ -52,11 +43,11 @@ class AsyncEngineRules:
 
 
 class AsyncEngine:
-    """Owns the front end of one engine, all open handles, and pending requests for stats."""
+    """Owns the front end, all open handles, and the replicas of the engine."""
 
     def __init__(
         self,
-        engine: RemoteEngine,
+        engine: RemoteReplicas,
         tokenizer: Tokenizer | NoTokenizer,
         meter: Meter,
         rules: AsyncEngineRules,
@@ -67,16 +58,19 @@ class AsyncEngine:
         self.meter = meter
         self._tracer = tracer
         self.frontend = Frontend(engine, tokenizer)
-        self.sleeping = SleepControl(engine, meter, abort_all=lambda: self.abort(""))
         self.is_draining = False  # after a signal to end, no new request is accepted
-        self.worker_pid = 0
-        self.worker_ranks: tuple[RankFacts, ...] = ()  # the processes that compute the model
-        self.worker_trouble = ""  # why the worker cannot answer now; empty if it can
+        events = ReplicaEvents(
+            deliver=self._deliver,
+            lost=engine.forget_prefixes,
+            abort_all=lambda: self.abort(""),
+            num_in_flight=lambda: engine.num_in_flight,
+        )
+        self.replicas = tuple(
+            Replica(number, each, meter, events) for number, each in enumerate(engine.replicas)
+        )
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="text")
         self._long_threads = ThreadPoolExecutor(_NUM_LONG_THREADS, thread_name_prefix="long text")
         self._handles: dict[str, RequestHandle] = {}  # by the id of each of its requests
-        self._tickets = itertools.count()
-        self._pending_stats: dict[int, asyncio.Future[EngineStats]] = {}  # by ticket
 
     @property
     def tokenizer(self) -> Tokenizer | NoTokenizer:
@@ -85,6 +79,16 @@ class AsyncEngine:
     @property
     def is_ready(self) -> bool:
         return self.engine.has_worker
+
+    @property
+    def ranks(self) -> tuple[RankFacts, ...]:
+        """The processes that compute the model."""
+        tp_size = self.engine.facts.memory.tp_size
+        return tuple(
+            replace(rank, rank=number * tp_size + rank.rank)
+            for number, each in enumerate(self.replicas)
+            for rank in each.ranks
+        )
 
     @property
     def num_open(self) -> int:
@@ -138,7 +142,8 @@ class AsyncEngine:
             raise
         handle = RequestHandle(requests)
         self._handles.update((request.request_id, handle) for request in requests)
-        self.sleeping.note_request()
+        for replica in self.replicas:
+            replica.sleeping.note_request()
         return handle
 
     def _check_role(self, prepared: Sequence[PreparedRequest]) -> None:
@@ -177,55 +182,38 @@ class AsyncEngine:
         """Raise the reason why the engine cannot answer now, if there is one."""
         if self.is_draining:
             raise ending()
-        if not self.is_ready:
+        up = self._up()
+        if all(each.trouble for each in up):
+            raise unresponsive(up[0].trouble)
+
+    def _up(self) -> list[Replica]:
+        """The replicas that have a worker; raises if none has."""
+        up = [each for each in self.replicas if each.engine.has_worker]
+        if not up:
             raise restarting()
-        if self.worker_trouble:
-            raise unresponsive(self.worker_trouble)
+        return up
 
     async def stats(self) -> EngineStats:
-        """The engine's stats after all messages that were sent to it before."""
-        return await self._request_stats(StatsRequest)
+        """The stats of all replicas after all messages that were sent to them before."""
+        return joined_replicas(await asyncio.gather(*(each.stats() for each in self._up())))
 
     async def flush(self) -> EngineStats:
-        """Empty the prefix cache."""
-        return await self._request_stats(FlushRequest)
+        """Empty the prefix caches."""
+        stats = await asyncio.gather(*(each.flush() for each in self._up()))
+        for number in range(len(self.replicas)):
+            self.engine.forget_prefixes(number)
+        return joined_replicas(stats)
 
-    def attach_worker(
-        self, send: Callable[[ToWorker], None], pid: int, ranks: tuple[RankFacts, ...]
-    ) -> None:
-        self.worker_pid = pid
-        self.worker_ranks = ranks
-        self.engine.attach(send)
-        self.sleeping.attach_worker()
+    async def sleep(self, level: SleepLevel, mode: SleepMode) -> None:
+        """Let requests wait, and all workers sleep."""
+        await asyncio.gather(*(each.sleeping.sleep(level, mode) for each in self.replicas))
 
-    def note_trouble(self, reason: str) -> None:
-        self.worker_trouble = reason
+    async def wake_up(self, tags: tuple[SleepTag, ...]) -> None:
+        await asyncio.gather(*(each.sleeping.wake_up(tags) for each in self.replicas))
 
-    def receive(self, message: FromLoadedWorker) -> None:
-        """Take a message of the worker in."""
-        if isinstance(message, StatsReply):
-            pending = self._pending_stats.pop(message.ticket, None)
-            if pending is not None and not pending.done():
-                pending.set_result(message.stats)
-            return
-        if isinstance(message, SleepReply):
-            self.sleeping.receive(message)
-            return
-        if isinstance(message, StepFailed):
-            self._deliver(self.engine.start_over(message))
-        else:
-            self._deliver(self.engine.receive(message.updates))
-        self.meter.note_stats(message.stats, num_in_flight=self.engine.num_in_flight)
-
-    def detach_worker(self, lost_steps: frozenset[str]) -> None:
-        """The worker has ended, and the steps that it was computing are lost."""
-        self.meter.note_worker_lost()
-        self._deliver(self.engine.detach(lost_steps))
-        for pending in self._pending_stats.values():
-            if not pending.done():
-                pending.set_exception(restarting())
-        self._pending_stats.clear()
-        self.sleeping.detach_worker()
+    @property
+    def is_sleeping(self) -> bool:
+        return any(each.sleeping.asleep for each in self.replicas)
 
     def _deliver(self, updates: Sequence[RequestUpdate]) -> None:
         """Add updates to the outputs of their requests, and wake the clients that wait for them."""
@@ -233,15 +221,6 @@ class AsyncEngine:
         for request_id in {request_id_of(update.request_id) for update in updates}:
             if request_id in self._handles:
                 self._handles[request_id].wake()
-
-    async def _request_stats(self, message: type[StatsRequest] | type[FlushRequest]) -> EngineStats:
-        if not self.engine.has_worker:
-            raise restarting()
-        ticket = next(self._tickets)
-        reply = self._pending_stats[ticket] = asyncio.get_running_loop().create_future()
-        self.engine.send(message(ticket))
-        stats: EngineStats = await reply
-        return stats
 
 
 def _num_chars(requests: Sequence[PromptRequest]) -> int:

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from outrider.frontend.request_state import RequestState
 from outrider.server.occupancy_window import OccupancyWindow
-from outrider.wire.engine_stats import EngineStats
+from outrider.wire.engine_stats import EngineStats, joined_replicas
 from outrider.wire.sleep_level import SleepLevel
 from outrider.wire.submission import Progress, RequestUpdate
 
@@ -115,7 +115,8 @@ class Meter:
         self._window = OccupancyWindow()
         self.forward_occupancy = 0.0  # share of the last seconds with requests
         self.totals = ServerTotals()
-        self._worker_sums: dict[Counter, float] = {}  # totals of the current worker
+        self._latest: dict[int, EngineStats] = {}  # of the current worker of each replica
+        self._worker_sums: dict[int, dict[Counter, float]] = {}  # the same, as totals
 
     @property
     def accept_length(self) -> float:
@@ -134,10 +135,12 @@ class Meter:
         vllm = generate_latest(self._registry.restricted_registry(shared))
         return ours + _OURS_LINE.sub(rb"\1vllm:", _CREATED.sub(b"", vllm))
 
-    def note_stats(self, stats: EngineStats, *, num_in_flight: int) -> None:
-        """Add what the worker has counted; its totals begin at 0 with every new worker."""
-        running, waiting = stats.queue.running, max(0, num_in_flight - stats.queue.running)
-        used = 1 - stats.pages.free / stats.pages.total
+    def note_stats(self, stats: EngineStats, *, num_in_flight: int, replica: int = 0) -> None:
+        """Add what a worker has counted; its totals begin at 0 with every new worker."""
+        self._latest[replica] = stats
+        joined = joined_replicas(list(self._latest.values()))
+        running, waiting = joined.queue.running, max(0, num_in_flight - joined.queue.running)
+        used = 1 - joined.pages.free / joined.pages.total
         self.totals = replace(self.totals, running=running, waiting=waiting, kv_cache_usage=used)
         self._running.set(running)
         self._waiting.set(waiting)
@@ -154,10 +157,14 @@ class Meter:
             self._queried: stats.prefix.queried_tokens,
             self._hits: stats.prefix.hit_tokens,
         }
+        before = self._worker_sums.get(replica, {})
         for counter, total in now.items():
-            counter.inc(max(0, total - self._worker_sums.get(counter, 0)))
-        self._worker_sums = now
-        self.forward_occupancy = self._window.note(active_s=work.active_s, busy_s=work.busy_s)
+            counter.inc(max(0, total - before.get(counter, 0)))
+        self._worker_sums[replica] = now
+        all_work = joined.work
+        self.forward_occupancy = self._window.note(
+            active_s=all_work.active_s, busy_s=all_work.busy_s
+        )
         self._occupancy.set(self.forward_occupancy)
 
     def note_waiting(self, num_waiting: int) -> None:
@@ -170,12 +177,14 @@ class Meter:
         for state, its_level in _SLEEP_STATES.items():
             self._sleep.labels(self._model, state).set(level == its_level)
 
-    def note_worker_lost(self) -> None:
+    def note_worker_lost(self, replica: int = 0) -> None:
         """The worker died."""
+        self._latest.pop(replica, None)
+        self._worker_sums.pop(replica, None)
+        running = sum(each.queue.running for each in self._latest.values())
         self._restarts.inc()
-        self._running.set(0)
-        self.totals = replace(self.totals, running=0)
-        self._worker_sums = {}
+        self._running.set(running)
+        self.totals = replace(self.totals, running=running)
 
     def note_suspect(self) -> None:
         """A request ended because workers died in its steps."""

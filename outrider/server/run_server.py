@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from outrider.config.log_settings import LogSettings
@@ -20,10 +21,12 @@ from outrider.server.http_server import HttpServer, ServerEvents
 from outrider.server.idle_heap import IdleHeap
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
+from outrider.server.remote_replicas import RemoteReplicas
 from outrider.server.request_traces import open_tracer
 from outrider.server.status_log import log_status
 from outrider.server.supervisor import Supervisor
 from outrider.server.web_settings import WebSettings
+from outrider.server.worker_plans import check_same_devices, plan_workers
 from outrider.structured.grammar_cache import MAX_PENDING, GrammarCache
 from outrider.wire.runner_facts import OnProgress, RunnerFacts
 
@@ -71,21 +74,26 @@ def run_server(settings: ServeSettings, opened: OpenedModel, display: Display) -
     config = opened.config
     nodes = config.parallel.nodes
     node_listener = listen_for_nodes(nodes) if nodes.num > 1 else None
-    supervisor = Supervisor(
-        opened.folder,
-        replace(config, limits=replace(config.limits, queued=_UNBOUNDED)),
-        display.loading,
-        limits=HeartbeatLimits(step_s=settings.timeouts.worker_s),
-        log=settings.log,
-        # It lives as long as the server: between two workers the other machines wait there.
-        listener_fd=None if node_listener is None else node_listener.fileno(),
-    )
-    asyncio.run(_serve(settings, supervisor, opened, listener, display))
+    supervisors = [
+        Supervisor(
+            opened.folder,
+            plan,
+            display.loading,
+            limits=HeartbeatLimits(step_s=settings.timeouts.worker_s),
+            log=settings.log,
+            # It lives as long as the server: between two workers the other machines wait there.
+            listener_fd=None if node_listener is None else node_listener.fileno(),
+        )
+        for plan in plan_workers(
+            replace(config, limits=replace(config.limits, queued=_UNBOUNDED)), os.environ
+        )
+    ]
+    asyncio.run(_serve(settings, supervisors, opened, listener, display))
 
 
 async def _serve(
     settings: ServeSettings,
-    supervisor: Supervisor,
+    supervisors: Sequence[Supervisor],
     opened: OpenedModel,
     listener: socket.socket,
     display: Display,
@@ -93,33 +101,27 @@ async def _serve(
     tokenizer = opened.tokenizer
     tracer = open_tracer(settings.web.otlp_traces_endpoint, settings.model.name)
     try:
-        facts = await supervisor.start()
-        meter = Meter(settings.model.name)
+        all_facts = await asyncio.gather(*(each.start() for each in supervisors))
+        facts, meter = all_facts[0], Meter(settings.model.name)
+        check_same_devices(all_facts)
         grammars = GrammarCache(
             lambda: vocabulary_of(tokenizer), vocab_size=facts.vocab_size, max_pending=MAX_PENDING
         )
-        engine = RemoteEngine(facts, grammars=grammars, max_queued=settings.max_queued, meter=meter)
-        async_engine = AsyncEngine(engine, tokenizer, meter, settings.rules, tracer)
-        model = replace(settings.model, sampling_defaults=opened.sampling_defaults)
-        app = make_app(
+        engines = [
+            RemoteEngine(each, grammars=grammars, max_queued=settings.max_queued, meter=meter)
+            for each in all_facts
+        ]
+        async_engine = AsyncEngine(
+            RemoteReplicas(engines), tokenizer, meter, settings.rules, tracer
+        )
+        server = _open_server(
+            settings,
             async_engine,
-            model,
-            api_key=settings.api_key,
-            memory=MemoryBudget(settings.request_bytes, on_idle=IdleHeap().note_idle),
-            web=settings.web,
-        )
-        events = ServerEvents(
+            replace(settings.model, sampling_defaults=opened.sampling_defaults),
             ready=lambda: display.ready(_url(listener, settings.web), facts),
-            draining=async_engine.drain,
         )
-        server = HttpServer(
-            app,
-            events,
-            client_timeout_s=settings.timeouts.client_s,
-            grace_s=settings.timeouts.grace_s,
-            web=settings.web,
-        )
-        supervising = asyncio.create_task(supervisor.run(async_engine))
+        runs = zip(supervisors, async_engine.replicas, strict=True)
+        supervising = asyncio.gather(*(each.run(replica) for each, replica in runs))
         reporting = asyncio.create_task(log_status(meter))
         # Without a worker no request could be answered.
         supervising.add_done_callback(lambda _: server.end_now())
@@ -131,7 +133,30 @@ async def _serve(
         grammars.close()
     finally:
         tracer.close()
-        await supervisor.stop()
+        await asyncio.gather(*(each.stop() for each in supervisors))
+
+
+def _open_server(
+    settings: ServeSettings,
+    async_engine: AsyncEngine,
+    model: ServedModel,
+    *,
+    ready: Callable[[], None],
+) -> HttpServer:
+    app = make_app(
+        async_engine,
+        model,
+        api_key=settings.api_key,
+        memory=MemoryBudget(settings.request_bytes, on_idle=IdleHeap().note_idle),
+        web=settings.web,
+    )
+    return HttpServer(
+        app,
+        ServerEvents(ready=ready, draining=async_engine.drain),
+        client_timeout_s=settings.timeouts.client_s,
+        grace_s=settings.timeouts.grace_s,
+        web=settings.web,
+    )
 
 
 def _url(listener: socket.socket, web: WebSettings) -> str:

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,6 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from outrider.config.engine_config import EngineConfig
 from outrider.config.log_settings import LogSettings
 from outrider.errors import ConfigError
 from outrider.server.heartbeat import LOOK_S, Heartbeat, HeartbeatLimits
@@ -33,6 +33,7 @@ from outrider.server.worker_messages import (
     decode_from_worker,
     encode,
 )
+from outrider.server.worker_plans import WorkerPlan
 from outrider.wire.runner_facts import OnProgress, RankFacts, RunnerFacts
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0  # between attempts to start a worker
@@ -68,7 +69,7 @@ class Supervisor:
     def __init__(
         self,
         folder: Path,
-        config: EngineConfig,
+        plan: WorkerPlan,
         on_progress: OnProgress,
         *,
         limits: HeartbeatLimits,
@@ -76,7 +77,7 @@ class Supervisor:
         listener_fd: int | None = None,  # of the socket for other machines
     ) -> None:
         self._folder = folder
-        self._config = config
+        self._plan = plan
         self._on_progress = on_progress
         self._limits = limits
         self._log = log
@@ -87,7 +88,7 @@ class Supervisor:
     async def start(self) -> RunnerFacts:
         """Start the first worker and wait until its model is loaded; raises if that fails."""
         try:
-            self._link = await open_link(self._folder, self._config, self._log, self._listener_fd)
+            self._link = await open_link(self._folder, self._plan, self._log, self._listener_fd)
         except (OSError, zmq.ZMQError) as error:
             raise ConfigError(
                 f"the engine's worker cannot be started ({error}); free memory, disk space, "
@@ -234,7 +235,7 @@ class WorkerLink:
 
 
 async def open_link(
-    folder: Path, config: EngineConfig, log: LogSettings, listener_fd: int | None
+    folder: Path, plan: WorkerPlan, log: LogSettings, listener_fd: int | None
 ) -> WorkerLink:
     """Start a worker that loads this model. If that fails, nothing is left of it."""
     with ExitStack() as held:
@@ -248,18 +249,18 @@ async def open_link(
         socket.set_hwm(0)
         worker_config = WorkerConfig(
             folder=str(folder.resolve()),
-            config=config,
+            config=plan.config,
             endpoint=f"ipc://{home}/engine",
             board=str(home / "board"),
             log=log,
             listener_fd=listener_fd,
         )
         socket.bind(worker_config.endpoint)
-        process = await _start_process(worker_config)
+        process = await _start_process(worker_config, plan.environment)
         return WorkerLink(process, socket, board, held.pop_all())
 
 
-async def _start_process(worker_config: WorkerConfig) -> Process:
+async def _start_process(worker_config: WorkerConfig, environment: Mapping[str, str]) -> Process:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -267,6 +268,7 @@ async def _start_process(worker_config: WorkerConfig) -> Process:
         stdin=PIPE,
         stdout=DEVNULL,
         pass_fds=[] if worker_config.listener_fd is None else [worker_config.listener_fd],
+        env={**os.environ, **environment},
         start_new_session=True,  # Ctrl-C must reach the server only, which ends the worker later
     )
     assert process.stdin is not None

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
+
 from outrider.models.draft_model import AuxLayers
 from outrider.ops.tree.chain import single_node
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
@@ -23,6 +25,11 @@ class Drafter(Protocol):
     @property
     def aux_layers(self) -> AuxLayers:
         """The layers of the target whose hidden states the drafter reads."""
+        ...
+
+    @property
+    def row_tensors(self) -> Sequence[torch.Tensor]:
+        """State of rows that a prompt leaves and its last tokens do not: [table_rows, ...] each."""
         ...
 
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
@@ -60,6 +67,10 @@ class WrappedDrafter:
     def aux_layers(self) -> AuxLayers:
         return self._drafter.aux_layers
 
+    @property
+    def row_tensors(self) -> Sequence[torch.Tensor]:
+        return self._drafter.row_tensors
+
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
         return self._drafter.bind(shape, decode, chunk)
 
@@ -92,6 +103,10 @@ class ModelessDrafter:
     @property
     def aux_layers(self) -> AuxLayers:
         return AuxLayers()
+
+    @property
+    def row_tensors(self) -> Sequence[torch.Tensor]:
+        return ()
 
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
         del shape, decode, chunk

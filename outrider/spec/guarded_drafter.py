@@ -40,6 +40,10 @@ class GuardedDrafter:
     def aux_layers(self) -> AuxLayers:
         return self._drafter.aux_layers
 
+    @property
+    def row_tensors(self) -> Sequence[torch.Tensor]:
+        return self._drafter.row_tensors
+
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
         if not self.is_broken:
             try:

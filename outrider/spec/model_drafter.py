@@ -68,6 +68,10 @@ class ModelDrafter:
     def aux_layers(self) -> AuxLayers:
         return self._model.facts.aux_layers
 
+    @property
+    def row_tensors(self) -> Sequence[torch.Tensor]:
+        return ()  # the last token of a prompt writes the hidden state
+
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlans:
         return self._planner.bind(shape, decode, chunk)
 

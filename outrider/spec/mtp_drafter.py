@@ -63,6 +63,11 @@ class ModuleDrafter:
     def aux_layers(self) -> AuxLayers:
         return self._modules.facts.aux_layers
 
+    @property
+    def row_tensors(self) -> Sequence[torch.Tensor]:
+        pairs = self._pairs.pairs
+        return (pairs.tokens, pairs.aux_hidden_states, self._pairs.num)
+
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftWindowPlan:
         return self._planner.bind(shape, decode, chunk)
 

@@ -1,6 +1,8 @@
 """How full an engine is, and what it has done since it started."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,16 @@ class TransferCounts:
     total_done: int  # prompts offered, or read
     total_failed: int  # prompts that were computed here, because their KV did not come
 
+    def plus(self, other: "TransferCounts") -> "TransferCounts":
+        """Of both."""
+        return TransferCounts(
+            offered=self.offered + other.offered,
+            arriving=self.arriving + other.arriving,
+            pages=self.pages + other.pages,
+            total_done=self.total_done + other.total_done,
+            total_failed=self.total_failed + other.total_failed,
+        )
+
 
 NO_TRANSFERS = TransferCounts(offered=0, arriving=0, pages=0, total_done=0, total_failed=0)
 
@@ -89,3 +101,47 @@ class EngineStats:
     faults: Faults
     work: DeviceWork
     transfers: TransferCounts = NO_TRANSFERS
+
+
+def joined_replicas(stats: Sequence[EngineStats]) -> EngineStats:
+    """The sums over engines that step on their own."""
+    counts = reduce(StepCounts.plus, (each.work.counts for each in stats), NO_STEPS)
+    work = DeviceWork(
+        busy_s=sum(each.work.busy_s for each in stats),
+        active_s=sum(each.work.active_s for each in stats),
+        counts=counts,
+    )
+    return EngineStats(
+        queue=Queue(
+            waiting=sum(each.queue.waiting for each in stats),
+            running=sum(each.queue.running for each in stats),
+        ),
+        rows=_sum([each.rows for each in stats]),
+        pages=_sum([each.pages for each in stats]),
+        prefix=PrefixCounts(
+            queried_tokens=sum(each.prefix.queried_tokens for each in stats),
+            hit_tokens=sum(each.prefix.hit_tokens for each in stats),
+        ),
+        faults=Faults(
+            failed_steps=sum(each.faults.failed_steps for each in stats),
+            drafter_failures=sum(each.faults.drafter_failures for each in stats),
+        ),
+        work=work,
+        transfers=reduce(TransferCounts.plus, (each.transfers for each in stats), NO_TRANSFERS),
+    )
+
+
+def joined_ranks(stats: Sequence[EngineStats]) -> EngineStats:
+    """The same of engines that run the same steps: times and steps are counted once."""
+    work = DeviceWork(
+        busy_s=max(each.work.busy_s for each in stats),
+        active_s=max(each.work.active_s for each in stats),
+        counts=stats[0].work.counts,
+    )
+    return replace(joined_replicas(stats), work=work)
+
+
+def _sum(capacities: Sequence[Capacity]) -> Capacity:
+    return Capacity(
+        free=sum(each.free for each in capacities), total=sum(each.total for each in capacities)
+    )

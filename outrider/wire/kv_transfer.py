@@ -17,7 +17,7 @@ class SharedPrompt:
     digest: str  # of the prompt and its salt: both sides must mean the same text
     num_tokens: int  # positions whose KV travels
     pages: tuple[int, ...]  # where this side has it; the reader leaves out what it has cached
-    row: int  # whose row state travels too; 0 for a model that has none
+    has_row_state: bool  # the state of its row travels, too
 
 
 def digest_of(prompt: Sequence[int], salt: str) -> str:
@@ -34,8 +34,8 @@ class KVOffers(Protocol):
         """The prompt of this room will be computed: readers wait for it."""
         ...
 
-    def offer(self, room: str, prompt: SharedPrompt) -> None:
-        """Let a reader have the pages, until the room is ended."""
+    def offer(self, room: str, prompt: SharedPrompt, row: int) -> None:
+        """Let a reader have the pages, and a copy of the row's state, until the room is ended."""
         ...
 
     def end(self, room: str) -> None:
@@ -73,4 +73,8 @@ class KVFetches(Protocol):
 
     def decline(self, order: TransferOrder) -> None:
         """Tell the prefill engine that its KV is not needed."""
+        ...
+
+    def forget(self, room: str) -> None:
+        """The row state that came in this room is not needed any more."""
         ...

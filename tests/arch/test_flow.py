@@ -44,7 +44,7 @@ SERVE = [
     ("server/supervisor.py", "WorkerLink.send"),
     ("server/worker_process.py", "Worker._handle"),
     *GENERATE[2:-2],
-    ("server/async_engine.py", "AsyncEngine.receive"),
+    ("server/replica.py", "Replica.receive"),
     *GENERATE[-2:],
     ("server/answer_request.py", "EventStream._write"),
 ]

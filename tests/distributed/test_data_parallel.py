@@ -47,9 +47,9 @@ def test_structured_output_is_refused_by_name_and_other_requests_go_on(tmp_path)
 
 @pytest.mark.slow
 def test_a_server_of_several_engines_refuses_to_free_memory_and_ends_no_request(tmp_path):
-    tiny_llama(512).save_pretrained(tmp_path)
+    tiny_model("qwen3-moe").save_pretrained(tmp_path)
     write_tokenizer(tmp_path)
-    flags = ("--draft", "none", "--dp", "2", "--kv-tokens", "1024")
+    flags = ("--draft", "none", "--dp", "2", "--enable-expert-parallel", "--kv-tokens", "1024")
     server = ServerProcess(tmp_path, tmp_path / "log", *flags)
     body = {"model": "x", "prompt": "th", "max_tokens": 200, "ignore_eos": True, "stream": True}
     try:

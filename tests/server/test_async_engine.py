@@ -16,6 +16,7 @@ from outrider.server.http_errors import ApiError
 from outrider.server.limited_text import with_text
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
+from outrider.server.remote_replicas import RemoteReplicas
 from outrider.server.request_traces import NoTracer
 from outrider.structured.grammar_cache import NO_GRAMMARS
 
@@ -24,7 +25,7 @@ def async_engine_with(max_queued):
     known, meter = facts(depth=1, max_rows=2, num_pages=9, max_context=20), Meter("m")
     engine = RemoteEngine(known, grammars=NO_GRAMMARS, max_queued=max_queued, meter=meter)
     tokenizer = NoTokenizer(eos_ids=frozenset())
-    return AsyncEngine(engine, tokenizer, meter, AsyncEngineRules(), NoTracer())
+    return AsyncEngine(RemoteReplicas([engine]), tokenizer, meter, AsyncEngineRules(), NoTracer())
 
 
 async def count_turns(turns):

@@ -16,6 +16,7 @@ from outrider.errors import ConfigError
 from outrider.server.heartbeat import HeartbeatLimits
 from outrider.server.supervisor import Supervisor
 from outrider.server.worker_messages import FromLoadedWorker, ToWorker
+from outrider.server.worker_plans import WorkerPlan
 from outrider.wire.runner_facts import RankFacts
 
 
@@ -42,7 +43,9 @@ def supervisor_without_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "executable", "/no/such/program")
     limits, log = HeartbeatLimits(step_s=60.0), LogSettings()
-    return Supervisor(tmp_path, EngineConfig(), lambda *_: None, limits=limits, log=log)
+    return Supervisor(
+        tmp_path, WorkerPlan(EngineConfig(), {}), lambda *_: None, limits=limits, log=log
+    )
 
 
 def test_a_worker_that_cannot_be_started_leaves_no_folder_and_no_file(

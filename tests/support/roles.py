@@ -97,7 +97,8 @@ def pair_of(
     """The two engines; the listener is closed in the end."""
     prefill = make_half(model, shape, draft)
     decode = make_half(model, decode_shape or shape, draft)
-    board = OfferBoard(lease_s)
+    ships_rows = not prefill.engine.facts.host.prefix_cache
+    board = OfferBoard(lease_s, prefill.runner.row_images)
     server = PrefillServer(
         socket.create_server(("127.0.0.1", 0)),
         KEY,
@@ -106,9 +107,10 @@ def pair_of(
         facts=facts[0],
     )
     server.start()
-    prefill.engine.use_role(lambda cache: PrefillRole(cache, board))
-    fetches = PageFetches(make_sink(decode.pages), facts[1], key, stall_s=stall_s)
-    decode.engine.use_role(lambda cache: DecodeRole(cache, fetches))
+    prefill.engine.use_role(lambda cache: PrefillRole(cache, board, ships_rows=ships_rows))
+    sink, rows = make_sink(decode.pages), decode.runner.row_images
+    fetches = PageFetches(sink, rows, facts[1], key, stall_s=stall_s)
+    decode.engine.use_role(lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows))
     try:
         yield Pair(prefill, decode, board, server.port)
     finally:

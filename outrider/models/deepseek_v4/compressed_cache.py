@@ -163,7 +163,7 @@ class CompressedPool:
     def page_tensors(self) -> Iterator[torch.Tensor]:
         for store in self.layers:
             for part in store.paged:
-                yield part.view(self._num_pages, -1, part.shape[1])
+                yield part.view(self._num_pages, part.shape[0] // self._num_pages, part.shape[1])
 
     @property
     def row_tensors(self) -> Iterator[torch.Tensor]:

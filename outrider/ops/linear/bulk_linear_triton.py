@@ -135,6 +135,9 @@ def choose_bulk_tile(num_rows: int, size: int, *, is_gated: bool = False) -> Bul
         if is_wide:
             return BulkTile(rows=rows, more=more, columns=128, stages=3, num_warps=4)
         return BulkTile(rows=rows, more=more, columns=64, stages=8, num_warps=4)
+    if is_wide and (num_rows <= 160 or 256 < num_rows <= 320):
+        # Two tiles on a core: one loads while the other ends.
+        return BulkTile(rows=128, more=32, columns=128, stages=3, num_warps=4)
     if num_rows <= 192:
         if is_wide:
             return BulkTile(rows=128, more=64, columns=128, stages=5, num_warps=4)

@@ -42,19 +42,19 @@ def control_routes(async_engine: AsyncEngine) -> APIRouter:
     @router.post("/sleep", dependencies=operators)
     async def sleep(level: int = 1, mode: str = "abort") -> Response:
         """Give memory back until `/wake_up`; requests that come meanwhile wait."""
-        await async_engine.sleeping.sleep(parse_level(level), parse_mode(mode))
+        await async_engine.sleep(parse_level(level), parse_mode(mode))
         return Response(status_code=200)
 
     @router.post("/wake_up", dependencies=operators)
     async def wake_up(tags: Annotated[list[str], Query()] = []) -> Response:  # noqa: B006
         """Bring back the weights and an empty KV cache, or what the tags name of them."""
-        await async_engine.sleeping.wake_up(parse_tags(tags))
+        await async_engine.wake_up(parse_tags(tags))
         return Response(status_code=200)
 
     @router.get("/is_sleeping")
     async def is_sleeping() -> dict[str, bool]:
         """Whether something has to be woken up before requests are answered."""
-        return {"is_sleeping": bool(async_engine.sleeping.asleep)}
+        return {"is_sleeping": async_engine.is_sleeping}
 
     @router.post("/abort_request")
     async def abort_request(body: AbortRequest) -> dict[str, int]:

@@ -41,7 +41,8 @@ def health_routes(async_engine: AsyncEngine) -> APIRouter:
         return {
             **asdict(stats),
             "open_calls": async_engine.num_open,
-            "worker_pid": async_engine.worker_pid,
+            "worker_pid": async_engine.replicas[0].worker_pid,
+            "worker_pids": [each.worker_pid for each in async_engine.replicas],
             "is_idle": is_idle,
             "has_leak": is_idle and not is_empty,
         }

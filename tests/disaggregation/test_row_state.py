@@ -1,0 +1,153 @@
+"""Models with row state: ring buffers, recurrent states and module memory travel with the pages."""
+
+from dataclasses import replace
+
+import pytest
+from safetensors.torch import load_file, save_file
+from support import recurrent_module, v4_module
+from support.engines import engine_of, make_submission
+from support.modules import edit_config
+from support.role_traces import pair_traces, traces
+from support.roles import pair_of
+from support.row_harness import CPU
+from support.row_matrix import CHAIN, PLAIN, sampling_of, shape_of
+
+from outrider.models.deepseek_v4.v4_module import load_v4_module
+from outrider.models.mtp.module_loader import load_modules
+from outrider.models.target import load_target
+from outrider.runtime.draft_kinds import ModelDraft, ModulesDraft
+from outrider.wire.draft_budget import Budget
+
+MODULE_CHAIN = Budget(steps=3, topk=1, nodes=4)
+PROMPTS = [[5, 6, 7, 8] * 10, [9] * 6, [50]]
+
+
+@pytest.fixture(scope="module")
+def row_models(tmp_path_factory):
+    """A target of each family and its modules, by name: repeated ones, and two of one target."""
+    made = {}
+
+    def make(family):
+        if family in made:
+            return made[family]
+        folder = tmp_path_factory.mktemp(family)
+        if family == "v4":
+            v4_module.save_with_module(folder)
+        else:
+            recurrent_module.save_with_module(folder, "qwen3-next")
+        if family == "qwen3-next-2":
+            add_second_module(folder)
+        target = load_target(folder, dtype="float32", device=CPU)
+        if family == "v4":
+            draft = ModelDraft(
+                model=load_v4_module(folder, target, dtype="float32"), budget=MODULE_CHAIN
+            )
+        elif family == "qwen3-next":
+            model = load_modules(folder, target=target, most=1, dtype="float32")
+            draft = ModelDraft(model=model, budget=MODULE_CHAIN)
+        else:
+            modules = load_modules(folder, target=target, most=2, dtype="float32")
+            draft = ModulesDraft(modules=modules, budget=Budget(steps=2, topk=1, nodes=3))
+        made[family] = target, {"none": PLAIN, "ngram": CHAIN, "modules": draft}
+        return made[family]
+
+    return make
+
+
+def add_second_module(folder):
+    stored = load_file(folder / "model.safetensors")
+    again = {
+        name.replace("mtp.layers.0.", "mtp.layers.1."): each.flip(0).contiguous()
+        for name, each in stored.items()
+        if name.startswith("mtp.layers.0.")
+    }
+    save_file(stored | again, folder / "model.safetensors", metadata={"format": "pt"})
+    edit_config(folder, num_nextn_predict_layers=2)
+
+
+def submissions(sampling):
+    own = replace(sampling_of(sampling), trace=True)
+    return [
+        make_submission(f"r{i}", prompt, own, max_tokens=12) for i, prompt in enumerate(PROMPTS)
+    ]
+
+
+CASES = [
+    (family, drafter)
+    for family in ("v4", "qwen3-next", "qwen3-next-2")
+    for drafter in ("none", "ngram", "modules")
+    if family != "qwen3-next-2" or drafter == "modules"
+]
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
+@pytest.mark.parametrize(("family", "drafter"), CASES)
+@pytest.mark.fast_cases(2)
+def test_tokens_and_rounds_are_those_of_one_engine(row_models, family, drafter, sampling):
+    target, drafts = row_models(family)
+    draft, asked = drafts[drafter], submissions(sampling)
+    shape = shape_of(draft, chunk=64)
+    alone = traces(engine_of(target, shape, draft), asked)
+    with pair_of(target, draft, shape=shape) as pair:
+        # The rows of the decode engine hold the states of an earlier request.
+        traces(pair.decode.engine, [make_submission("x", [60] * 9, sampling_of(sampling))])
+        together = pair_traces(pair, asked)
+        pair.assert_no_leak()
+    for each in asked:
+        assert together[each.request_id][:2] == alone[each.request_id][:2]
+        assert together[each.request_id][2] == len(each.prompt) - 1
+
+
+@pytest.mark.parametrize(("family", "drafter"), [("v4", "modules"), ("qwen3-next", "none")])
+@pytest.mark.slow
+def test_lost_row_state_changes_the_answer(row_models, family, drafter):
+    target, drafts = row_models(family)
+    draft, asked = drafts[drafter], submissions("greedy")[:1]
+    shape = shape_of(draft, chunk=64)
+    alone = traces(engine_of(target, shape, draft), asked)
+    with pair_of(target, draft, shape=shape) as pair:
+        rows = pair.decode.runner.row_images
+        keep = rows.keep
+        rows.keep = lambda room, image: keep(room, image * 0)
+        together = pair_traces(pair, asked)
+    assert together["r0"] != alone["r0"]
+
+
+@pytest.mark.slow
+def test_lost_module_memory_changes_the_drafts_and_no_token(row_models):
+    target, drafts = row_models("qwen3-next-2")
+    # Short prompts, so that the one stale position of the second module weighs much.
+    prompts = [[9, 30, 4], [44, 3, 21, 60], [12, 50, 50, 7], [33, 8]]
+    own = replace(sampling_of("greedy"), trace=True)
+    draft = drafts["modules"]
+    asked = [make_submission(f"r{i}", each, own, max_tokens=6) for i, each in enumerate(prompts)]
+    shape = shape_of(draft, chunk=64)
+    alone = traces(engine_of(target, shape, draft), asked)
+    with pair_of(target, draft, shape=shape) as pair:
+        num_pairs = pair.decode.runner.row_images._tensors[-1]
+        place = pair.decode.runner.row_images.place
+
+        def place_without_memory(row, room):
+            place(row, room)
+            num_pairs[row] = 0
+
+        pair.decode.runner.row_images.place = place_without_memory
+        together = pair_traces(pair, asked)
+    assert [own[0] for own in together.values()] == [own[0] for own in alone.values()]
+    assert [own[1] for own in together.values()] != [own[1] for own in alone.values()]
+
+
+@pytest.mark.slow
+def test_requests_that_hold_all_pages_give_way(row_models):
+    """KV has come for two requests, and neither has the pages to go on."""
+    target, drafts = row_models("qwen3-next")
+    asked = submissions("greedy")[:1]
+    asked += [replace(asked[0], request_id="again", prompt=asked[0].prompt[::-1])]
+    shape = shape_of(drafts["none"], chunk=64, max_context=64)
+    small = replace(shape, kv_tokens=6 * 16)
+    alone = traces(engine_of(target, shape), asked)
+    with pair_of(target, drafts["none"], shape=shape, decode_shape=small) as pair:
+        answers = pair.answer(asked)
+        for each in asked:
+            assert answers[each.request_id].tokens == alone[each.request_id][0]
+        pair.assert_no_leak()
