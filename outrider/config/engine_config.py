@@ -65,6 +65,7 @@ class ParallelConfig:
     is_expert_parallel: bool = False  # every rank holds some of the experts, whole
     timeout_s: float = 15.0  # without a sign of life of a rank, before the group is ended
     nodes: NodesConfig = NodesConfig()
+    num_sharing: int = 1  # ranks on one device; set where ranks are started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
