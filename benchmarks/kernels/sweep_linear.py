@@ -15,6 +15,8 @@ import torch
 from benchmarks.kernels.graph_clock import graph_us, random_bf16
 from outrider.ops.linear import bulk_linear_triton as bulk
 from outrider.ops.linear import linear_triton as linear
+from outrider.ops.linear import specialized_linear_triton as specialized
+from outrider.ops.linear import specialized_tiles_triton as tiles_of
 from outrider.ops.linear.swiglu_triton import swiglu_triton
 
 BODIES = {
@@ -35,7 +37,7 @@ BODIES = {
         "scores of a head": (12288, 576),
     },
 }
-Tile = linear.LinearTile | bulk.BulkTile
+Tile = linear.LinearTile | bulk.BulkTile | tiles_of.SpecializedTile
 
 RESIDUAL = ("o", "down")
 COLD_BYTES = 400e6  # of weights in one graph: several times the L2
@@ -65,7 +67,9 @@ class LinearCase:
 def linear_tiles(each: LinearCase) -> list[Tile]:
     rows = each.num_rows
     tiles: list[Tile] = [*(few_rows(rows) if rows <= 64 else many_rows())]
-    return [*tiles, *bulk_tiles(each)] if rows > 16 else tiles
+    if rows > 16:
+        tiles += bulk_tiles(each)
+    return tiles if each.name == "gate" else [*tiles, *specialized_tiles(each)]
 
 
 def few_rows(num_rows: int) -> Iterator[linear.LinearTile]:
@@ -109,6 +113,20 @@ def bulk_tiles(each: LinearCase) -> Iterator[bulk.BulkTile]:
             )
 
 
+def specialized_tiles(each: LinearCase) -> Iterator[tiles_of.SpecializedTile]:
+    if each.depth < tiles_of.LEAST_DEPTH:
+        return
+    heights = [(16, 0), (32, 0), (32, 16), (64, 0), (64, 16), (64, 32)]
+    heights += [(128, 0), (128, 32), (128, 64), (256, 0)]
+    fitting = [(a, b) for a, b in heights if each.num_rows <= 4 * (a + b) and a < 2 * each.num_rows]
+    for (rows, more), columns, depth in itertools.product(fitting, (64, 128), (64, 128)):
+        stages = min(tiles_of.MOST_BYTES // ((rows + more + columns) * depth * 2), 12)
+        if stages >= 3 and (rows + more) * columns <= 128 * 192:
+            yield tiles_of.SpecializedTile(
+                rows=rows, more=more, columns=columns, depth=depth, stages=stages
+            )
+
+
 def launch(
     each: LinearCase,
     x: torch.Tensor,  # [rows, depth]
@@ -118,6 +136,11 @@ def launch(
 ) -> torch.Tensor:
     if isinstance(tile, bulk.BulkTile):
         return bulk.launch_bulk(x, weight, residual, tile=tile, **each.options)
+    if isinstance(tile, tiles_of.SpecializedTile):
+        has_residual = each.options["has_residual"]
+        return specialized.launch_specialized(
+            x, weight, residual, tile=tile, has_residual=has_residual
+        )
     return linear.launch_linear(x, weight, residual, tile=tile, **each.options)
 
 
@@ -159,6 +182,8 @@ def compile_some(each: LinearCase, first: int) -> list[Tile]:
 
 def chosen(each: LinearCase) -> Tile:
     """The tile that the engine chooses."""
+    if each.name != "gate" and tiles_of.specialized_pays(each.num_rows, each.size, each.depth):
+        return tiles_of.choose_specialized_tile(each.num_rows, each.size)
     if bulk.bulk_pays(each.num_rows, each.size):
         is_gated = each.options["is_gated"]
         return bulk.choose_bulk_tile(each.num_rows, each.size, is_gated=is_gated)

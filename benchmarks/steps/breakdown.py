@@ -22,7 +22,7 @@ _CLASSES = (
     (
         "GEMM",
         re.compile(
-            r"gemm|nvjet|xmma|cutlass|cublas|splitk|linear|bulk|grouped|_maps?_|_heads_"
+            r"gemm|nvjet|xmma|cutlass|cublas|splitk|linear|bulk|specialized|grouped|_maps?_|_heads_"
             r"|matmul|addmm|::mm",
             re.I,
         ),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from outrider.config.early_ranks import EarlyRanks
 from outrider.config.engine_config import EngineConfig
 from outrider.config.parallel_checks import check_parallel
 from outrider.config.role_checks import check_role
@@ -26,6 +27,7 @@ def build_engine(
     on_progress: OnProgress = ignore_progress,
     on_loss: OnLoss = ignore_loss,
     listener_fd: int | None = None,  # of a socket for other machines; None opens one
+    early: EarlyRanks | None = None,  # ranks that were started before; None starts all
 ) -> AnyEngine:
     """An engine for the model in a folder, ready for requests."""
     check_parallel(config.parallel)
@@ -35,6 +37,7 @@ def build_engine(
         read_vocabulary=lambda: read_vocabulary(Path(config.tokenizer_folder or folder)),
         on_loss=on_loss,
         listener_fd=listener_fd,
+        early=early or EarlyRanks(),
     )
     if config.parallel.data > 1:
         return _build_parallel(plan, on_progress)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, Unpack
 
 from outrider.config.draft_config import DraftConfig
 from outrider.config.draft_dialects import choose_dialect
+from outrider.config.early_ranks import EarlyRanks, num_early_ranks
 from outrider.config.engine_config import (
     Auto,
     CacheConfig,
@@ -21,6 +22,7 @@ from outrider.config.engine_config import (
     choose_executor,
 )
 from outrider.config.parallel_checks import check_parallel
+from outrider.config.threads import choose_wait_policy
 from outrider.engine.parallel_engine import AnyEngine
 from outrider.errors import ConfigError, OutriderError, RequestError
 from outrider.frontend.batch_bar import batch_bar, no_bar
@@ -137,7 +139,7 @@ class LLM:
         executor: Executor | Auto = "auto",
         depth: int | Auto = "auto",
         record: CaptureTime | Auto = "auto",  # "at start": capture shapes before the first request
-        deterministic: bool = False,
+        deterministic: bool = True,
         enforce_eager: bool = False,
         gpu_memory_utilization: float = _CACHE.memory_share,
         seed: int | None = None,
@@ -334,12 +336,17 @@ def _execution(
 
 
 def _open_engine(opened: OpenedModel) -> AnyEngine:
-    import_torch()
-    from outrider.frontend.build_engine import (
-        build_engine,  # imports torch, so wrong names fail first
-    )
+    choose_wait_policy()  # the other ranks inherit it
+    early = EarlyRanks(num_early_ranks(opened.config.parallel))
+    try:
+        import_torch()
+        from outrider.frontend.build_engine import (
+            build_engine,  # imports torch, so wrong names fail first
+        )
 
-    return build_engine(opened.folder, opened.config)
+        return build_engine(opened.folder, opened.config, early=early)
+    finally:
+        early.close()
 
 
 def _params_of_each(

@@ -18,6 +18,16 @@ def shared_bytes(tensor: torch.Tensor) -> int:
     return _shared_bytes(tensor.device.index) if tensor.is_cuda else HOPPER_SHARED
 
 
+def num_cores(tensor: torch.Tensor) -> int:
+    """Streaming multiprocessors of the GPU."""
+    return _num_cores(tensor.device.index)
+
+
+@cache
+def _num_cores(index: int) -> int:
+    return torch.cuda.get_device_properties(index).multi_processor_count
+
+
 @cache
 def _capability(index: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(index)

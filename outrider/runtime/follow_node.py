@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from outrider.config.early_ranks import start_rank_process
 from outrider.config.engine_config import EngineConfig
 from outrider.config.node_address import parse_address, read_key
 from outrider.config.parallel_checks import check_parallel
@@ -18,7 +19,7 @@ from outrider.runtime.node_facts import facts_of
 from outrider.runtime.node_messages import NodeHello, NodeJob, NodeRefused, RankHello
 from outrider.runtime.rank_jobs import local_jobs
 from outrider.runtime.rank_messages import MeetingPoint
-from outrider.runtime.rank_processes import start_rank_process
+from outrider.runtime.rank_processes import send_job
 
 _CONNECT_S = 60.0  # for a rank; machine 0 waits for it
 
@@ -88,7 +89,8 @@ def _ranks(
         for job in local_jobs(folder, config, meeting):
             own = connect((host, port), read_key(), time.monotonic() + _CONNECT_S)
             own.connection.send(RankHello(job.rank))
-            started.append(start_rank_process(job, own.connection.fileno()))
+            started.append(start_rank_process(own.connection.fileno()))
+            send_job(started[-1], job)
             own.forget()
         yield
     finally:

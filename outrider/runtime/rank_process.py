@@ -93,7 +93,11 @@ def _follow(runner: Runner, ranks: ProcessRanks, to_first: RankConnection) -> No
 
 
 def main() -> int:
-    job, fd = pickle.load(sys.stdin.buffer), int(sys.argv[1])
+    fd = int(sys.argv[1])
+    try:
+        job = pickle.load(sys.stdin.buffer)
+    except EOFError:
+        return 0  # rank 0 ended, or failed, before it had a job for this rank
     kill_with_owner(sys.stdin.fileno())
     use_share_of_cores(job.config.parallel)
     if job.config.device.startswith("cuda:"):  # or every rank would open the first GPU, too

@@ -2,11 +2,10 @@
 
 import contextlib
 import logging
+import os
 import pickle
 import queue
-import socket
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -14,6 +13,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
+from outrider.config.early_ranks import WaitingRank
 from outrider.errors import CapacityError, ConfigError
 from outrider.runtime.rank_messages import FromRank, RankFailed, RankJob, RankReady, RunStep
 from outrider.wire.runner_facts import RankFacts
@@ -45,40 +45,29 @@ class RankLink(Protocol):
         ...
 
 
-def start_rank_process(job: RankJob, fd: int) -> "subprocess.Popen[bytes]":
-    """A rank whose connection to rank 0 is `fd`. It is killed when this process ends."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "outrider.runtime.rank_process", str(fd)],
-        pass_fds=[fd],
-        stdin=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C at the terminal must not reach it
-    )
+def send_job(process: "subprocess.Popen[bytes]", job: RankJob) -> None:
+    """Tell a rank what to compute. It is killed when this process ends."""
     assert process.stdin is not None, "Popen got stdin=PIPE"
     with contextlib.suppress(BrokenPipeError):  # it has ended, which its connection tells
         pickle.dump(job, process.stdin)
         process.stdin.flush()  # and it stays open: its end tells the rank that we ended
-    return process
 
 
 class RankProcess:
     """Owns a rank on this machine."""
 
-    def __init__(self, job: RankJob) -> None:
+    def __init__(self, job: RankJob, started: WaitingRank) -> None:
         self.rank = job.rank
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = start_rank_process(job, theirs.fileno())
-        self.connection: Connection[RunStep, FromRank] = Connection(ours.detach())
+        self._started = started
+        send_job(started.process, job)
+        fd = os.dup(started.connection.fileno())
+        self.connection: Connection[RunStep, FromRank] = Connection(fd)
 
     def kill(self) -> None:
-        self._process.kill()
+        self._started.process.kill()
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
+        self._started.close()
         self.connection.close()
 
 

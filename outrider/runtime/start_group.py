@@ -3,11 +3,12 @@
 import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
+from outrider.config.early_ranks import EarlyRanks
 from outrider.config.engine_config import EngineConfig
 from outrider.config.node_address import listen_for_nodes, parse_address
 from outrider.distributed.rank_group import ProcessRanks
@@ -45,6 +46,7 @@ class RankGroupPlan:
     read_vocabulary: Callable[[], Vocabulary] = read_no_vocabulary
     on_loss: OnLoss = ignore_loss  # called by a thread
     listener_fd: int | None = None  # of a socket for other machines that outlives this process
+    early: EarlyRanks = field(default_factory=EarlyRanks)  # that wait for their jobs
 
     def listen(self) -> socket.socket:
         """The socket by which other machines come."""
@@ -111,4 +113,4 @@ def _link_others(plan: RankGroupPlan, jobs: Sequence[RankJob], port: int) -> lis
         facts = facts_of(plan.folder, plan.config, num_cuda=torch.cuda.device_count())
         with plan.listen() as listener:
             remote += NodeGathering(listener, nodes, facts).gather(machines, port)
-    return [*(RankProcess(job) for job in jobs), *remote]
+    return [*(RankProcess(job, plan.early.take()) for job in jobs), *remote]

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from outrider.config.early_ranks import EarlyRanks, num_early_ranks
 from outrider.config.owner_life import kill_with_owner
 from outrider.config.process_heap import bound_code_cache, release_free_memory, resident_bytes
 from outrider.config.threads import choose_wait_policy
@@ -190,19 +191,24 @@ def run_worker() -> int:
 def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]", board: WorkerBoard) -> Worker:
     choose_wait_policy()
     bound_code_cache()
+    early = EarlyRanks(num_early_ranks(config.config.parallel))
     # Imports torch, which reads the environment once, so the two calls above come first.
     from outrider.frontend.build_engine import build_engine
 
     def on_progress(done: int, total: int) -> None:
         socket.send(encode(LoadProgress(done, total)))
 
-    engine = build_engine(
-        Path(config.folder),
-        config.config,
-        on_progress,
-        _exit_with_the_ranks,
-        listener_fd=config.listener_fd,
-    )
+    try:
+        engine = build_engine(
+            Path(config.folder),
+            config.config,
+            on_progress,
+            _exit_with_the_ranks,
+            listener_fd=config.listener_fd,
+            early=early,
+        )
+    finally:
+        early.close()
     socket.send(encode(Ready(engine.facts)))
     return Worker(engine, socket, board)
 

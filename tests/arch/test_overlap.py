@@ -12,11 +12,11 @@ import pytest
 OPS = Path(__file__).parents[2] / "outrider" / "ops"
 KERNELS = sorted(OPS.rglob("*_triton.py"))
 WAITS = {"overlap.begin", "overlap.wait"}
-WRITES = ("tl.store", "tl.atomic")
+WRITES = ("tl.store", "tl.atomic", "gl.store", "gl.atomic")
 
 
 def overlapping_functions():
-    """Every Triton function with the argument PDL, by file and name."""
+    """Every Triton or Gluon function with the argument PDL, by file and name."""
     for path in KERNELS:
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef) and is_overlapping(node):
@@ -24,7 +24,8 @@ def overlapping_functions():
 
 
 def is_overlapping(node):
-    is_triton = any("triton.jit" in ast.unparse(each) for each in node.decorator_list)
+    decorators = [ast.unparse(each) for each in node.decorator_list]
+    is_triton = any("triton.jit" in each or "gluon.jit" in each for each in decorators)
     return is_triton and any(argument.arg == "PDL" for argument in node.args.args)
 
 
@@ -47,7 +48,15 @@ def waits(body):
 
 def is_wait(statement):
     calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call)]
+    if any(ast.unparse(call.func) == "gl.warp_specialize" for call in calls):
+        return all(function in HELPERS for function in partitions(statement))
     return any(ast.unparse(call.func) in WAITS | HELPERS for call in calls)
+
+
+def partitions(statement):
+    """The functions that a kernel divides its warps between."""
+    pairs = [each for each in ast.walk(statement) if isinstance(each, ast.Tuple)]
+    return [pair.elts[0].id for pair in pairs if isinstance(pair.elts[1], ast.Tuple)]
 
 
 def test_kernels_are_found():
@@ -68,6 +77,7 @@ def test_every_path_waits_before_it_writes(name):
         "if n > 0:\n    return\noverlap.begin(PDL)",
         "tl.store(b, x)\noverlap.begin(PDL)",
         "for i in range(n):\n    overlap.wait(PDL)",
+        "gl.warp_specialize([(unknown, (x, y))], [1], [40])",
     ],
 )
 def test_a_path_that_does_not_wait_is_noticed(source):

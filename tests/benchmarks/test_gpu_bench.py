@@ -386,7 +386,10 @@ def test_kernels_that_overlap_are_busy_once_and_gaps_are_the_rest_of_the_span():
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32", "GEMM"),
         ("void cublasLt::splitKreduce_kernel<32>", "GEMM"),
         ("_grouped_kernel", "GEMM"),
-        *((f"_{name}_kernel", "GEMM") for name in ("maps", "map", "heads", "bulk", "linear")),
+        *(
+            (f"_{name}_kernel", "GEMM")
+            for name in ("maps", "map", "heads", "bulk", "linear", "specialized")
+        ),
         ("_paged_attention", "attention"),
         ("pytorch_flash::flash_fwd_splitkv_kernel", "attention"),
         ("Memcpy HtoD (Pinned -> Device)", "copies"),

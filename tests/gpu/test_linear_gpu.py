@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from support.linear_cases import SHAPES, operands
 
 pytest.importorskip("triton")
+from outrider.ops.linear.library_linear import LibraryLinear
+from outrider.ops.linear.linear import FixedLinear
 from outrider.ops.linear.linear_triton import linear, linear_plus, linear_swiglu
 
 REAL = [
@@ -15,9 +17,18 @@ REAL = [
     (64, 960, 576),
     (90, 6144, 4096),
     (130, 28672, 4096),
+    (30, 4096, 14336),
+    (150, 6144, 4096),
     (200, 4096, 4096),
+    (310, 6152, 4104),  # tiles that reach over every edge
+    (500, 4096, 14336),
     (1100, 960, 576),
 ]
+
+
+# On both sides of every border between two tiles.
+COUNTS = [1, 2, 16, 17, 24, 32, 33, 64, 65, 80, 81, 96, 97, 128, 129, 160, 161, 192, 193, 256, 257]
+COUNTS += [320, 321, 384, 385, 500, 512, 513, 1000]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -42,19 +53,37 @@ def test_a_gate_is_as_good_as_its_type_allows(shape, dtype):
     torch.testing.assert_close(linear_swiglu(x, weight).double(), F.silu(gate) * up, **close)
 
 
+@pytest.mark.parametrize("kind", ["plain", "with a residual", "gated"])
 @pytest.mark.parametrize(
-    "size", [(4096, 4096), (28672, 4096), (4096, 14336), (960, 576), (576, 1536)]
+    "size", [(4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (960, 576), (576, 1536)]
 )
-def test_the_bits_of_a_row_depend_on_nothing_but_the_row(size):
+def test_the_bits_of_a_row_depend_on_nothing_but_the_row(size, kind):
     x, weight, residual = operands(1100, *size, device="cuda", dtype=torch.bfloat16)
-    for function in (
-        lambda rows: linear(x[rows], weight),
-        lambda rows: linear_plus(x[rows], weight, residual[rows]),
-        lambda rows: linear_swiglu(x[rows], weight),
-    ):
-        whole = function(slice(0, 1100))
-        for count in (1, 2, 16, 17, 32, 33, 64, 65, 96, 97, 128, 129, 192, 193, 1000):
-            assert torch.equal(function(slice(0, count)), whole[:count]), count
+    function = {
+        "plain": lambda rows: linear(x[rows], weight),
+        "with a residual": lambda rows: linear_plus(x[rows], weight, residual[rows]),
+        "gated": lambda rows: linear_swiglu(x[rows], weight),
+    }[kind]
+    whole = function(slice(0, 1100))
+    for count in COUNTS:
+        assert torch.equal(function(slice(0, count)), whole[:count]), count
+
+
+@pytest.mark.parametrize(
+    "size", [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (2560, 9728), (960, 576)]
+)
+def test_a_layer_has_the_same_bits_by_our_kernels_and_by_the_library(size):
+    x, weight, residual = operands(2100, *size, device="cuda", dtype=torch.bfloat16)
+    layer = FixedLinear(weight)
+    few = slice(0, 48)  # computed by our kernels
+    assert not LibraryLinear(weight).takes(x[few])
+    product, total = layer(x[few]), layer.plus(x[few], residual[few].clone())
+    gated = layer.swiglu(x[few])
+    for count in (65, 96, 97, 128, 160, 192, 193, 256, 384, 512, 1000, 2100):
+        rows = slice(0, count)
+        assert torch.equal(layer(x[rows])[few], product), count
+        assert torch.equal(layer.plus(x[rows], residual[rows].clone())[few], total), count
+        assert torch.equal(layer.swiglu(x[rows])[few], gated), count
 
 
 @pytest.mark.parametrize("first", [0, 1, 8])  # aligned for TMA, not aligned, aligned

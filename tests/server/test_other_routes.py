@@ -110,7 +110,15 @@ def test_the_schema_of_the_routes_is_there(server):
 
 def test_invariants_have_the_names_that_monitors_read(server):
     invariants = server.invariants
-    assert invariants.keys() == {"queue", "rows", "pages", "prefix", "faults", "work"} | {
+    assert invariants.keys() == {
+        "queue",
+        "rows",
+        "pages",
+        "prefix",
+        "faults",
+        "work",
+        "transfers",
+    } | {
         "open_calls",
         "worker_pid",
         "worker_pids",

@@ -1,5 +1,5 @@
-"""x W^T for few rows, as fast as weights can be read; and for many rows where
-`bulk_linear_triton.py` does not fit.
+"""x W^T for few rows, as fast as weights can be read; and for many rows where neither
+`specialized_linear_triton.py` nor `bulk_linear_triton.py` fits.
 
 Every output is one sum over k in ascending order, sixteen products at a time, whatever the tile. On
 tensor cores that makes the bits of a row independent of the tile and of the other rows (tested).
@@ -22,6 +22,12 @@ from outrider.ops.linear.bulk_linear_triton import (
     launch_bulk,
 )
 from outrider.ops.linear.linear_limits import MOST_SKINNY_ROWS
+from outrider.ops.linear.specialized_tiles_triton import (
+    choose_specialized_tile,
+    fits_specialized,
+    specialized_pays,
+)
+from outrider.ops.linear.swiglu_triton import swiglu_of
 
 _BAND = tl.constexpr(8)  # row tiles
 
@@ -94,7 +100,7 @@ def _linear_kernel(
     if IS_GATED:
         halves = tl.permute(tl.reshape(total, (ROWS, 2, OUTPUTS)), (0, 2, 1))
         gate, up = tl.split(halves)
-        total = gate / (1.0 + tl.exp(-gate)) * up
+        total = swiglu_of(gate, up, out.dtype.element_ty)
     output = first + tl.arange(0, OUTPUTS)
     at = row[:, None].to(tl.int64) * N + output[None, :]
     inside = is_row[:, None] & (output < N)[None, :]
@@ -121,7 +127,7 @@ def linear_swiglu(
     x: torch.Tensor,  # [n, in]
     weight: torch.Tensor,  # [2 * intermediate, in] gate, then up
 ) -> torch.Tensor:  # [n, intermediate]
-    """silu(gate) * up of the two halves of x W^T, rounded once."""
+    """silu(gate) * up of the two halves of x W^T, which are rounded first."""
     return _launch(x, weight, residual=x, has_residual=False, is_gated=True)
 
 
@@ -135,12 +141,24 @@ def _launch(
 ) -> torch.Tensor:
     num_rows, (size, depth) = x.shape[0], weight.shape
     options = {"has_residual": has_residual, "is_gated": is_gated}
+    if not is_gated and specialized_pays(num_rows, size, depth) and fits_specialized(x, weight):
+        return _launch_specialized(x, weight, residual, has_residual)
     if bulk_pays(num_rows, size) and fits_bulk(x, weight):
         wide = choose_bulk_tile(num_rows, size, is_gated=is_gated)
         return launch_bulk(x, weight, residual, tile=wide, **options)
     tile = choose_linear_tile(num_rows, size, depth, x.element_size())
     tile = fitted(tile, x.element_size(), gpu_facts.shared_bytes(x))
     return launch_linear(x, weight, residual, tile=tile, **options)
+
+
+def _launch_specialized(
+    x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor, has_residual: bool
+) -> torch.Tensor:
+    # Other versions of Triton may lack what this module imports.
+    from outrider.ops.linear.specialized_linear_triton import launch_specialized
+
+    tile = choose_specialized_tile(x.shape[0], weight.shape[0])
+    return launch_specialized(x, weight, residual, tile=tile, has_residual=has_residual)
 
 
 def launch_linear(
