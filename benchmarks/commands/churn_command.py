@@ -35,7 +35,7 @@ def churn(
     dtype: DtypeFlag = "bfloat16",
     device: DeviceFlag = "auto",
     executor: ExecutorFlag = "auto",
-    deterministic: DeterministicFlag = False,
+    deterministic: DeterministicFlag = True,
     lazy: Annotated[
         bool, typer.Option("--lazy", help="Capture shapes when they come, not at start.")
     ] = False,

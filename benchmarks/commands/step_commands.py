@@ -39,7 +39,11 @@ DtypeFlag = Annotated[str, typer.Option(help="Type of the weights.")]
 DeviceFlag = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 ExecutorFlag = Annotated[str, typer.Option(help="How steps are run; auto: the engine's choice.")]
 DeterministicFlag = Annotated[
-    bool, typer.Option("--deterministic", help="Kernels whose sums do not depend on the batch.")
+    bool,
+    typer.Option(
+        "--deterministic/--no-deterministic",
+        help="Kernels whose sums do not depend on the batch: the engine's default.",
+    ),
 ]
 
 
@@ -50,7 +54,7 @@ class PlaceFlags:
     dtype: DtypeFlag = "bfloat16"
     device: DeviceFlag = "auto"
     executor: ExecutorFlag = "auto"
-    deterministic: DeterministicFlag = False
+    deterministic: DeterministicFlag = True
     step_tokens: Annotated[
         int, typer.Option(help="Prompt tokens of one step: the largest piece.", min=1)
     ] = 8192
@@ -240,7 +244,7 @@ def prefill(
     dtype: DtypeFlag = "bfloat16",
     device: DeviceFlag = "auto",
     executor: ExecutorFlag = "auto",
-    deterministic: DeterministicFlag = False,
+    deterministic: DeterministicFlag = True,
     step_tokens: Annotated[
         int, typer.Option(help="Prompt tokens of one step; 0: the whole prompt.", min=0)
     ] = 0,

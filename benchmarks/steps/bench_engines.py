@@ -19,6 +19,7 @@ from benchmarks.steps.step_args import PROFILED, SKIPPED, Case, Place, StepWork,
 from benchmarks.steps.step_floors import held_bytes
 from outrider.config.draft_config import NO_DRAFT, DraftConfig, resolve_budget
 from outrider.config.engine_config import (
+    DRAFT_ARITHMETIC,
     Arithmetic,
     CacheConfig,
     Dtype,
@@ -135,7 +136,7 @@ def head_drafting(target: BenchTarget, tree: Tree, *, draft_vocab: int) -> Draft
         target.model,
         draft_vocab=draft_vocab,
         dtype=target.place.dtype,
-        arithmetic=target.execution.arithmetic,
+        arithmetic=DRAFT_ARITHMETIC,
     )
     return Drafting(
         kind=ModelDraft(model=head, budget=budget_of(tree)),
@@ -145,7 +146,7 @@ def head_drafting(target: BenchTarget, tree: Tree, *, draft_vocab: int) -> Draft
 
 def module_drafting(target: BenchTarget, tree: Tree, *, num: int) -> Drafting:
     """Random modules inside the target with forced acceptance: one repeated, or one per step."""
-    dtype, arithmetic = target.place.dtype, target.execution.arithmetic
+    dtype, arithmetic = target.place.dtype, DRAFT_ARITHMETIC
     budget, verifier = budget_of(tree), ForcedVerifier(tree.mean_emitted, device=target.device)
     if isinstance(target.model, V4Decoder):
         if num > 1:

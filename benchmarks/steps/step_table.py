@@ -64,7 +64,7 @@ def setting_lines(setting: StepSetting) -> Iterator[SettingLine]:
         f"{weights.held_bytes / 1e9:.3f} GB held",
     )
     yield "device", f"{setting.card}, torch {machine.torch}, {machine.cpu}"
-    kernels = ", deterministic" if setting.is_deterministic else ""
+    kernels = "" if setting.is_deterministic else ", not deterministic"
     yield "executor", f"{setting.executor}{kernels}"
     rates = ", ".join(f"{rate.name} {rate.bandwidth / 1e12:.3g} TB/s" for rate in setting.rates)
     yield "rates", f"{rates}; matrix {setting.rates[-1].matrix / 1e12:.4g} TFLOP/s"

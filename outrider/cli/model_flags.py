@@ -94,8 +94,12 @@ class ModelFlags:
         _flag("When graphs are captured; auto: at start in a server, else when needed."),
     ] = "auto"
     deterministic: Annotated[
-        bool, _flag("On a GPU, results never depend on the batch, to the last bit.")
-    ] = False
+        bool,
+        _flag(
+            "On a GPU, answers depend on neither batch nor drafts, to the last bit.",
+            "--deterministic/--no-deterministic",
+        ),
+    ] = True
     gpu_memory_utilization: Annotated[
         float,
         _flag(

@@ -10,7 +10,8 @@ Auto = Literal["auto"]
 # packed: weights from GGUF blocks stay in them on a CPU, all others are float32
 Dtype = Literal["float32", "bfloat16", "float16", "int8", "packed"]
 Executor = Literal["eager", "graph", "breakable", "tape"]
-Arithmetic = Literal["fast", "fixed"]  # fixed: the bits of a row do not depend on the shape
+Arithmetic = Literal["fast", "fixed"]  # fixed: the bits of a row depend on its text only
+DRAFT_ARITHMETIC: Arithmetic = "fast"  # drafts never change a token, whatever their bits
 CaptureTime = Literal["lazy", "at start"]
 RoleMode = Literal["null", "prefill", "decode"]  # null: one engine does both, as in SGLang
 TransferBackend = Literal["nixl", "tcp"]
@@ -44,7 +45,7 @@ class ExecutionConfig:
     executor: Executor | Auto = "auto"
     depth: int | Auto = "auto"  # steps in flight while the next is planned: 0 waits, 1 overlaps
     record: CaptureTime | Auto = "auto"  # when graphs are captured; auto: lazy, a server at start
-    deterministic: bool = False  # on a GPU, the bits of a row do not depend on the step's shape
+    deterministic: bool = True  # on a GPU, the bits of a row depend on its text only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class ParallelConfig:
     is_expert_parallel: bool = False  # every rank holds some of the experts, whole
     timeout_s: float = 15.0  # without a sign of life of a rank, before the group is ended
     nodes: NodesConfig = NodesConfig()
+    num_sharing: int = 1  # ranks on one device; set where ranks are started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

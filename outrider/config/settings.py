@@ -56,6 +56,7 @@ class Settings:
     execution: ExecutionSettings
     memory_share: float
     host: HostSettings
+    num_sharing: int = 1  # processes that share the memory of the device
 
 
 def resolve_settings(
@@ -87,6 +88,7 @@ def resolve_settings(
             page_size=usual_page if config.cache.page_size == "auto" else config.cache.page_size,
             prefix_cache=config.cache.prefix,
         ),
+        num_sharing=config.parallel.num_sharing,
     )
 
 

@@ -139,7 +139,7 @@ class LLM:
         executor: Executor | Auto = "auto",
         depth: int | Auto = "auto",
         record: CaptureTime | Auto = "auto",  # "at start": capture shapes before the first request
-        deterministic: bool = False,
+        deterministic: bool = True,
         enforce_eager: bool = False,
         gpu_memory_utilization: float = _CACHE.memory_share,
         seed: int | None = None,

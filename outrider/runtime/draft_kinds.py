@@ -11,6 +11,7 @@ from outrider.models.model_config import AnyAttention
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.paged_layout import paged_layout
 from outrider.sampling.sampling_table import SamplingTable
+from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.drafter import Drafter, NullDrafter
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
@@ -196,4 +197,5 @@ class NgramDraft:
             predictions=predictions,
             match=NgramMatch(least=self.min_match, most=self.max_match),
             page_size=page_size,
+            chooser=TreeChooser(device),
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from outrider.config.engine_config import Auto, EngineConfig
+from outrider.config.engine_config import DRAFT_ARITHMETIC, Auto, EngineConfig
 from outrider.config.process_heap import release_free_memory
 from outrider.config.settings import Settings, resolve_settings
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
@@ -121,9 +121,12 @@ def _load_models(
     folder: Path, config: EngineConfig, settings: Settings, ranks: RankGroup
 ) -> tuple[AnyTarget, DraftKind]:
     """The target and its drafter. What loading leaves in the heap is returned to the system."""
-    arithmetic, device = settings.execution.arithmetic, torch.device(settings.device)
     model = load_target(
-        folder, dtype=settings.dtype, device=device, arithmetic=arithmetic, ranks=ranks
+        folder,
+        dtype=settings.dtype,
+        device=torch.device(settings.device),
+        arithmetic=settings.execution.arithmetic,
+        ranks=ranks,
     )
     release_free_memory()  # or the drafter's peak would come on top of it
     draft = load_draft(
@@ -131,7 +134,7 @@ def _load_models(
         target=model,
         target_folder=folder,
         dtype=settings.dtype,
-        arithmetic=arithmetic,
+        arithmetic=DRAFT_ARITHMETIC,
         max_context=settings.host.max_context,
         ranks=ranks,
     )

@@ -1,18 +1,57 @@
-"""The tree of every row from the candidates of a round."""
+"""The tree of every row from the candidates of a round; steps that share drafts learn from it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
-from outrider.ops.tree.candidates import Candidates
-from outrider.ops.tree.draft_tree import DraftTree
+from outrider.ops.tree.acceptance_table import (
+    calibrate_,
+    count_accepted_,
+    make_acceptance_table,
+)
+from outrider.ops.tree.candidates import Candidates, SelectedTree
+from outrider.ops.tree.draft_tree import DraftTree, VerifyResult
 from outrider.ops.tree.select_nodes import select_nodes
 from outrider.ops.tree.share_nodes import share_nodes
 from outrider.step.plan import StepPlan
 
+Kinds = Callable[[], torch.Tensor]  # [rows] int64: which rows are measured together
 
-def choose_tree(plan: StepPlan, root: torch.Tensor, candidates: Candidates) -> DraftTree:
-    """The best candidates: of each row, or of all rows where a step cannot run all of them."""
-    shape, budgets = plan.shape, plan.decode.budgets
-    if shape.ragged:
+
+@dataclass(frozen=True, slots=True)
+class _Drafted:
+    """What a step drafted, until its result is known."""
+
+    entries: torch.Tensor  # [rows, width] of the table, by candidate
+    selected: SelectedTree
+
+
+class TreeChooser:
+    """Owns the measured chances of drafts. Only ragged steps read and write them: other steps
+    verify all that their rows may draft.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._table = make_acceptance_table(device)
+        self._drafted: _Drafted | None = None  # inside a ragged step
+
+    def choose(
+        self, plan: StepPlan, root: torch.Tensor, candidates: Candidates, kinds: Kinds
+    ) -> DraftTree:  # root [rows]
+        """The best candidates: of each row, or of all rows where a step cannot run all of them."""
+        shape, budgets = plan.shape, plan.decode.budgets
+        if not shape.ragged:
+            return select_nodes(root, candidates, budgets, shape.tree).tree
+        entries = calibrate_(candidates, kinds(), self._table, steps=shape.tree.steps)
         num_drafts = shape.ragged - shape.rows
         budgets = share_nodes(candidates, budgets, most=shape.nodes - 1, num_drafts=num_drafts)
-    return select_nodes(root, candidates, budgets, shape.tree)
+        selected = select_nodes(root, candidates, budgets, shape.tree)
+        self._drafted = _Drafted(entries, selected)
+        return selected.tree
+
+    def learn(self, verify_result: VerifyResult) -> None:
+        """Count which drafts of the step were accepted."""
+        drafted, self._drafted = self._drafted, None
+        if drafted is not None:
+            count_accepted_(self._table, drafted.entries, drafted.selected, verify_result.path)

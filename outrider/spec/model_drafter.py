@@ -19,7 +19,7 @@ from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.sampling.draft_topk import likely_samples, likely_tokens
 from outrider.sampling.sampling_table import SamplingTable
-from outrider.spec.choose_tree import choose_tree
+from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.draft_plans import DraftPlanner, DraftPlans
 from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.grow_tree import grow, room_for
@@ -58,6 +58,7 @@ class ModelDrafter:
         width, dtype = model.facts.width, kv.layout.dtype
         self._hidden_states = torch.zeros(rows, width, dtype=dtype, device=device)
         self._planner = DraftPlanner(attention, largest, device)
+        self._chooser = TreeChooser(device)
 
     @property
     def facts(self) -> DraftFacts:
@@ -93,7 +94,11 @@ class ModelDrafter:
                 states = self._run_tips(plan, table, tips, states, slots.first_node(depth - 1))
             top = self._top_tokens(plan, tips, states)
             tips = grow(tips, top, decode, candidates=candidates, slots=slots, depth=depth)
-        return choose_tree(plan, root, candidates)
+        # The noise makes a drafter sure of other tokens, so sampled rows are measured apart.
+        temperatures = self._sampling.temperature
+        return self._chooser.choose(
+            plan, root, candidates, lambda: (temperatures.index_select(0, decode.rows) > 0).long()
+        )
 
     def _start(self, plan: StepPlan, table: RowTable) -> tuple[Frontier, torch.Tensor]:
         """Node 0 of every row, and the hidden state after it: [rows, 1, width]."""
@@ -113,6 +118,7 @@ class ModelDrafter:
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Catch up with what the target decided, on the target's aux hidden states."""
+        self._chooser.learn(outcome.verify_result)
         catch_up = _plans_of(plan).catch_up
         accepted = gather_accepted(
             outcome,

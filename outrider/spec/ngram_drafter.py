@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from outrider.ops.tree.acceptance_table import KINDS
 from outrider.ops.tree.candidates import Candidates
 from outrider.ops.tree.chain import single_node
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
-from outrider.spec.choose_tree import choose_tree
+from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.drafter import ModelessDrafter
 from outrider.spec.text_table import PredictionTable, TextTable
 from outrider.step.plan import StepPlan
@@ -55,8 +56,10 @@ class NgramDrafter(ModelessDrafter):
         predictions: PredictionTable,
         match: NgramMatch,
         page_size: int,
+        chooser: TreeChooser,
     ) -> None:
         super().__init__(facts)
+        self._chooser = chooser
         self._text = text
         self._predictions = predictions
         self._match = match
@@ -82,11 +85,17 @@ class NgramDrafter(ModelessDrafter):
             lengths = lengths + self._predictions.width
         occurrences = find(text, lengths, self._match)
         paths = follow(text, occurrences, lengths, tree.steps)
-        return choose_tree(plan, root, merge(paths, weigh(occurrences), decode.budgets))
+        candidates = merge(paths, weigh(occurrences), decode.budgets)
+        # A longer match is right more often, whatever its weight among the matches of its row.
+        longest = occurrences.matched[:, 0]
+        return self._chooser.choose(
+            plan, root, candidates, lambda: longest.clamp_max(KINDS - 1).long()
+        )
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Append the emitted tokens. The next step overwrites those past the accepted drafts."""
         del table
+        self._chooser.learn(outcome.verify_result)
         decode, chunk, emitted = plan.decode, plan.chunk, outcome.verify_result.emitted
         ahead = torch.arange(1, emitted.shape[1] + 1, device=emitted.device)
         self._text.write(decode.rows, decode.lengths[:, None] + ahead, emitted)

@@ -21,7 +21,7 @@ from outrider.ops.tree import draft_hidden_states
 from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import ModelDraft
 from outrider.spec.model_drafter import ModelDrafter
-from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget
+from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget, whole_rung
 from outrider.wire.row_sampling import RowSampling
 
 STEPS = 3
@@ -74,7 +74,7 @@ class SomeStepsDraft(WholeBudget):
         self._rng = random.Random(seed)
 
     def choose(self, step, *, num_rows, num_prompt):
-        return self._rng.choice([PLAIN, UNBOUNDED])
+        return whole_rung(self._rng.choice([PLAIN, UNBOUNDED]))
 
 
 def mistakes(

@@ -2,30 +2,26 @@
 no token changes.
 """
 
-import random
+from dataclasses import replace
 
 import pytest
-from support.engines import make_submission, run_all
+from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import (
     CHAINS_ONLY,
     DRAFTERS,
-    MAX_TOKENS,
     PROMPTS,
-    TREES,
-    engine_of_case,
     mismatches,
-    right_answer,
     run_case,
-    sampling_of,
     some_cases,
     with_own_budgets,
 )
+from support.rungs import FixedRung, right_answers, shared_answers
 
-from outrider.engine.adaptive_drafting import WholeBudget
 from outrider.ops.tree import place_nodes
 from outrider.runtime import program
 from outrider.runtime.runner import Runner
-from outrider.wire.draft_budget import Rung
+from outrider.wire.draft_budget import Budget, Rung, whole_rung
+from outrider.wire.row_sampling import Filters, Penalties, RowSampling
 
 CASES = [
     with_own_budgets(case, seed)
@@ -35,38 +31,6 @@ SHARED = [
     with_own_budgets(case, seed)
     for seed, case in enumerate(some_cases(32, seed=8, drafters=DRAFTERS[1:]))
 ]
-
-
-class RandomRungs(WholeBudget):
-    """Another number of drafts in every step, less than the rows would like to have."""
-
-    def __init__(self, tree, seed):
-        self._tree, self._rng = tree, random.Random(seed)
-
-    def choose(self, step, *, num_rows, num_prompt):
-        del step, num_rows, num_prompt
-        return Rung(tree=self._tree, drafts=self._rng.randint(0, self._tree.nodes - 1))
-
-
-def shared_answers(models, case, seed):
-    """The answers of a case whose steps have random numbers of drafts."""
-    engine = engine_of_case(models, case)
-    engine._scheduler._policy = RandomRungs(TREES[case.tree], seed)
-    submissions = [
-        make_submission(
-            f"r{i}",
-            prompt,
-            sampling_of(case.sampling, i),
-            max_tokens=MAX_TOKENS,
-            budget=case.budgets[i],
-        )
-        for i, prompt in enumerate(PROMPTS)
-    ]
-    return [run_all(engine, submissions)[f"r{i}"].tokens for i in range(len(PROMPTS))]
-
-
-def right_answers(models, case):
-    return [right_answer(models.theirs, case.sampling, i).tokens for i in range(len(PROMPTS))]
 
 
 @pytest.mark.fast_cases(3)
@@ -127,3 +91,45 @@ def test_a_wrong_place_of_a_node_is_a_wrong_token(targets, monkeypatch, mutate):
     assert any(
         shared_answers(models, case, seed=1) != right_answers(models, case) for case in cases[:4]
     )
+
+
+EASY = RowSampling(seed=0, temperature=0.0)
+HARD = RowSampling(
+    seed=5, temperature=1.3, filters=Filters(top_k=3), penalties=Penalties(presence=2.0)
+)
+STEPS = 6
+
+
+def verified_nodes(models, rung, monkeypatch):
+    """Answers of four easy and four hard rows, and how many query tokens verified them."""
+    seen, launch = [], Runner._launch
+
+    def watch(self, plan):
+        seen.append(plan.shape.num_decode_query)
+        return launch(self, plan)
+
+    monkeypatch.setattr(Runner, "_launch", watch)
+    shape = Shape(max_rows=8, step_tokens=100, kv_tokens=4096, max_context=256)
+    budget = Budget(steps=STEPS, topk=1, nodes=STEPS + 1)
+    engine = engine_of(models.target, shape, models.draft("twin", budget))
+    engine._scheduler._policy = FixedRung(rung)
+    submissions = [
+        make_submission(
+            f"r{i}", [*PROMPTS[0], i], replace(EASY if i % 2 else HARD, seed=i), max_tokens=tokens
+        )
+        for i, tokens in enumerate([50, 200] * 4)
+    ]
+    outputs = run_all(engine, submissions)
+    monkeypatch.setattr(Runner, "_launch", launch)
+    return {name: one.tokens for name, one in outputs.items()}, sum(seen)
+
+
+@pytest.mark.slow
+def test_a_token_costs_fewer_verified_nodes_if_easy_and_hard_rows_share_drafts(models, monkeypatch):
+    """The twin knows greedy rows exactly, and not what penalties and filters do to the others."""
+    alike = whole_rung(Budget(steps=2, topk=1, nodes=3))
+    shared = Rung(tree=Budget(steps=STEPS, topk=1, nodes=STEPS + 1), drafts=2)
+    right, num_alike = verified_nodes(models, alike, monkeypatch)
+    tokens, num_shared = verified_nodes(models, shared, monkeypatch)
+    assert tokens == right
+    assert num_shared < 0.9 * num_alike

@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from support.linear_cases import SHAPES, operands
 
 pytest.importorskip("triton")
+from outrider.ops.linear.library_linear import LibraryLinear
+from outrider.ops.linear.linear import FixedLinear
 from outrider.ops.linear.linear_triton import linear, linear_plus, linear_swiglu
 
 REAL = [
@@ -65,6 +67,23 @@ def test_the_bits_of_a_row_depend_on_nothing_but_the_row(size, kind):
     whole = function(slice(0, 1100))
     for count in COUNTS:
         assert torch.equal(function(slice(0, count)), whole[:count]), count
+
+
+@pytest.mark.parametrize(
+    "size", [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (2560, 9728), (960, 576)]
+)
+def test_a_layer_has_the_same_bits_by_our_kernels_and_by_the_library(size):
+    x, weight, residual = operands(2100, *size, device="cuda", dtype=torch.bfloat16)
+    layer = FixedLinear(weight)
+    few = slice(0, 48)  # computed by our kernels
+    assert not LibraryLinear(weight).takes(x[few])
+    product, total = layer(x[few]), layer.plus(x[few], residual[few].clone())
+    gated = layer.swiglu(x[few])
+    for count in (65, 96, 97, 128, 160, 192, 193, 256, 384, 512, 1000, 2100):
+        rows = slice(0, count)
+        assert torch.equal(layer(x[rows])[few], product), count
+        assert torch.equal(layer.plus(x[rows], residual[rows].clone())[few], total), count
+        assert torch.equal(layer.swiglu(x[rows])[few], gated), count
 
 
 @pytest.mark.parametrize("first", [0, 1, 8])  # aligned for TMA, not aligned, aligned

@@ -67,7 +67,7 @@ def test_chunks_prefix_hits_and_preemptions_change_no_bit(target, draft):
     roomy = Shape(max_rows=1, step_tokens=1024, kv_tokens=4096, prefix_cache=False, **FIXED)
     alone = scores(run_all(engine_of(model, roomy), ask(texts, 0)))
     tight = Shape(
-        max_rows=4, step_tokens=45, kv_tokens=1040, prefix_cache=has_cache, executor="breakable",
+        max_rows=4, step_tokens=45, kv_tokens=1040, prefix_cache=has_cache, executor="eager",
         depth=1, **FIXED,
     )  # fmt: skip
     engine = engine_of(model, tight, draft)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.step_kernels import (
     assert_same,
+    check_calibration,
     check_chain,
     check_commit,
     check_fill,
@@ -38,6 +39,7 @@ CHECKS = [
     check_ragged,
     check_place,
     check_share,
+    check_calibration,
     check_growth,
     check_verify,
     check_commit,
@@ -142,7 +144,7 @@ def grown(tree: Budget, decode: DecodeRows, likely) -> DraftTree:
     )
     for depth, each in enumerate(likely, start=1):
         tips = grow(tips, each, decode, candidates=candidates, slots=slots, depth=depth)
-    return select_nodes(root, candidates, decode.budgets, tree)
+    return select_nodes(root, candidates, decode.budgets, tree).tree
 
 
 def recorded(program):

@@ -7,6 +7,7 @@ from support.linear_cases import SHAPES, operands
 
 pytest.importorskip("triton")
 from outrider.ops.gpu_facts import HOPPER_SHARED
+from outrider.ops.linear.add_residual_triton import add_residual
 from outrider.ops.linear.linear_triton import (
     choose_linear_tile,
     fitted,
@@ -54,3 +55,9 @@ def test_the_stages_of_a_tile_fit_in_the_shared_memory_of_a_gpu(num_rows, size):
         stages = fitted(tile, 2, shared).stages
         assert 1 < stages <= tile.stages
         assert (stages - 1) * block <= shared
+
+
+def test_a_product_in_float32_is_added_like_one_in_the_epilogue():
+    x, weight, residual = operands(3, 40, 96)
+    right = linear_plus(x, weight, residual)
+    assert torch.equal(add_residual(linear(x, weight), residual), right)

@@ -55,6 +55,7 @@ def attend_decode(case):
         case.query,
         case.layer,
         out,
+        queries=views["out_queries"],
         pages=views["out_pages"],
         lengths=views["out_lengths"],
         limits=views["limits"],

@@ -4,7 +4,13 @@ import pytest
 
 pytest.importorskip("triton")
 
-from support.step_kernels import check_chain, check_growth, check_start, check_states
+from support.step_kernels import (
+    check_calibration,
+    check_chain,
+    check_growth,
+    check_start,
+    check_states,
+)
 
 
 @pytest.mark.fast_cases(2)
@@ -27,3 +33,9 @@ def test_node_0_starts_from_the_hidden_state_of_its_row(seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_hidden_states_and_tokens_of_a_catch_up_are_those_of_the_reference(seed):
     check_states(seed, "cpu")
+
+
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("seed", range(12))
+def test_measured_chances_and_counts_are_those_of_the_reference(seed):
+    check_calibration(seed, "cpu")

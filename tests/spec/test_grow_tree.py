@@ -43,7 +43,7 @@ def growth(
     for depth in range(1, tree.steps + 1):
         likely = likely_tokens(logits_below(tips), torch.arange(VOCAB), tree.topk)
         tips = grow(tips, likely, decode, candidates=candidates, slots=slots, depth=depth)
-    return candidates, select_nodes(root, candidates, decode.budgets, tree)
+    return candidates, select_nodes(root, candidates, decode.budgets, tree).tree
 
 
 def node_0(root: torch.Tensor) -> Frontier:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.steps import NO_FLAGS, small_device
 
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
+from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.ngram_drafter import NgramDrafter, NgramMatch
 from outrider.spec.text_table import PredictionTable, TextTable
 from outrider.step.fill_plan import resolve_lengths
@@ -50,6 +51,7 @@ class Scene:
             predictions=PredictionTable(rows=6, width=8, tail=4, device=torch.device("cpu")),
             match=match,
             page_size=PAGE,
+            chooser=TreeChooser(torch.device("cpu")),
         )
         for row, tokens in enumerate(texts, start=1):
             self.admit(row, tokens)

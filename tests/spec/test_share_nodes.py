@@ -75,7 +75,7 @@ def test_the_parents_of_a_chosen_node_are_chosen(seed):
     rng, rows, width = random.Random(seed), 4, 12
     candidates, budget = random_tree(rng, rows, width), Budget(steps=12, topk=12, nodes=13)
     shares = share_nodes(candidates, budgets_of(budget, rows), most=width, num_drafts=17)
-    tree = select_nodes(torch.full((rows,), 99), candidates, shares, budget)
+    tree = select_nodes(torch.full((rows,), 99), candidates, shares, budget).tree
     for row in range(rows):
         for node, token in enumerate(tree.tokens[row].tolist()):
             if node and token >= 0:

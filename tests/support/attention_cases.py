@@ -283,6 +283,7 @@ def decodes_of_chunk(case: Case, positions: list[int]) -> Case:
         case.scope,
         decode=replace(decode, rows=torch.ones_like(decode.rows)),
         ancestors=torch.ones_like(some)[:, None],
+        queries=torch.arange(len(positions), device=some.device)[:, None],
         chunk=_chunk({}, case.model.device),
     )
     return replace(case, shape=shape, scope=scope, query=case.query[some])

@@ -10,6 +10,14 @@ from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.ops.sampling.top_tokens import TopTokens
 from outrider.ops.tree import draft_hidden_states as reference
 from outrider.ops.tree import draft_hidden_states_triton as kernels
+from outrider.ops.tree.acceptance_table import (
+    KINDS,
+    NUM_ENTRIES,
+    AcceptanceTable,
+    calibrate_reference_,
+    count_accepted_reference_,
+)
+from outrider.ops.tree.acceptance_table_triton import calibrate_triton_, count_accepted_triton_
 from outrider.ops.tree.candidates import Candidates, Frontier
 from outrider.ops.tree.chain import chain_reference
 from outrider.ops.tree.chain_triton import chain_triton
@@ -306,6 +314,33 @@ def check_share(seed: int, device: str) -> None:
         assert_same(found, right)
         assert int(right[2].sum()) - rows <= num_drafts
         assert (right[2] <= budgets[2].clamp_min(1)).all()
+
+
+def check_calibration(seed: int, device: str) -> None:
+    """Grown trees are scored by a random table, selected, verified, and counted."""
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    tree = random_budget(rng)
+    decode, slots = random_decode_rows(rng, tree), DraftSlots(tree=tree)
+    root, tips = decode.rows + 500, node_0(decode.rows + 500, decode.lengths)
+    candidates = room_for(tree, root)
+    for depth in range(1, tree.steps + 1):
+        likely = random_likely(generator, tips.scores.numel(), tree.topk)
+        tips = grow(tips, likely, decode, candidates=candidates, slots=slots, depth=depth)
+    kinds = torch.randint(0, KINDS, root.shape, generator=generator)
+    tried = 50 * torch.rand(NUM_ENTRIES, generator=generator)
+    accepted = tried * torch.rand(NUM_ENTRIES, generator=generator)
+    table = AcceptanceTable(tried=tried, accepted=accepted)
+    there, found = moved(candidates, device), moved(table, device)
+    entries = calibrate_triton_(there, kinds.to(device), found, steps=tree.steps)
+    assert_same(entries, calibrate_reference_(candidates, kinds, table, steps=tree.steps))
+    torch.testing.assert_close(there.scores.cpu(), candidates.scores)
+    selected = select_nodes_reference(root, candidates, decode.budgets, tree)
+    _, result = random_verify_result(rng, selected.tree)
+    path = result.path.contiguous()
+    count_accepted_triton_(found, entries, moved(selected, device), path.to(device))
+    count_accepted_reference_(table, entries.cpu(), selected, path)
+    torch.testing.assert_close(found.tried.cpu(), table.tried)
+    torch.testing.assert_close(found.accepted.cpu(), table.accepted)
 
 
 def check_states(seed: int, device: str, *, is_ragged: bool = False) -> None:

@@ -15,6 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops import gpu_facts
+from outrider.ops.linear.swiglu_triton import swiglu_of
 
 DEPTH = 64  # of a tile: the channels that TMA lays out at once
 MOST_SHARED = 220 << 10  # bytes of all stages of a tile; some GPUs with TMA have 99 KiB
@@ -46,7 +47,7 @@ def _finish(
 ):  # fmt: skip
     """Gate or add, round once and store."""
     if IS_GATED:
-        total = total / (1.0 + tl.exp(-total)) * up
+        total = swiglu_of(total, up, out.dtype.element_ty)
     at = row[:, None].to(tl.int64) * N + column[None, :]
     inside = (row < num_rows)[:, None] & (column < N)[None, :]
     total = total.T

@@ -5,6 +5,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from outrider.ops.linear.library_linear import LibraryLinear
 from outrider.ops.linear.linear_limits import (
     MOST_GATED_ROWS,
     MOST_SKINNY_ROWS,
@@ -45,7 +46,10 @@ class PlainLinear:
 
 
 class FixedLinear:
-    """Our own kernels for any number of rows: the bits of a row depend on that row only."""
+    """The bits of a row depend on that row only.
+
+    Our own kernels for few rows. For many, a library where it has the same bits.
+    """
 
     min_rows = 1
 
@@ -60,17 +64,24 @@ class FixedLinear:
         self._linear_swiglu = linear_swiglu
         self._small_plus = small_plus
         self._most_small_rows = MOST_SMALL_ROWS if fits_small(weight) else 0
+        self._library = LibraryLinear(weight)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self._library.takes(x):
+            return self._library(x)
         return self._linear(x, self.weight)
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         if x.shape[0] <= self._most_small_rows:
             return self._small_plus(x, self.weight, residual)
+        if self._library.takes(x, has_residual=True):
+            return self._library.plus(x, residual)
         return self._linear_plus(x, self.weight, residual)
 
     def swiglu(self, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, out / 2]
-        """SwiGLU of the two halves of x W^T, computed in the epilogue."""
+        """SwiGLU of the two halves of x W^T, in the epilogue of our own kernels."""
+        if x.shape[0] > MOST_GATED_ROWS and self._library.takes(x):
+            return swiglu(self._library(x))
         return self._linear_swiglu(x, self.weight)
 
 

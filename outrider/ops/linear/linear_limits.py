@@ -3,7 +3,8 @@
 import torch
 
 MOST_SKINNY_ROWS = 64  # above, a GEMM library that may split sums is faster,
-MOST_GATED_ROWS = 192  # but the library has no gate in its epilogue
+MOST_GATED_ROWS = 256  # but the library has no gate in its epilogue,
+MOST_SUMMED_ROWS = 512  # and adds a residual with other bits than ours
 MOST_SMALL_ROWS = 16  # above, every program would normalise the same rows again
 LEAST_SMALL_INPUTS = 16  # per row: tensor cores take this many at once
 MOST_SMALL_INPUTS = 1536  # a row is held in registers, and so is that much of each weight

@@ -27,6 +27,7 @@ from outrider.ops.linear.specialized_tiles_triton import (
     fits_specialized,
     specialized_pays,
 )
+from outrider.ops.linear.swiglu_triton import swiglu_of
 
 _BAND = tl.constexpr(8)  # row tiles
 
@@ -99,7 +100,7 @@ def _linear_kernel(
     if IS_GATED:
         halves = tl.permute(tl.reshape(total, (ROWS, 2, OUTPUTS)), (0, 2, 1))
         gate, up = tl.split(halves)
-        total = gate / (1.0 + tl.exp(-gate)) * up
+        total = swiglu_of(gate, up, out.dtype.element_ty)
     output = first + tl.arange(0, OUTPUTS)
     at = row[:, None].to(tl.int64) * N + output[None, :]
     inside = is_row[:, None] & (output < N)[None, :]
@@ -126,7 +127,7 @@ def linear_swiglu(
     x: torch.Tensor,  # [n, in]
     weight: torch.Tensor,  # [2 * intermediate, in] gate, then up
 ) -> torch.Tensor:  # [n, intermediate]
-    """silu(gate) * up of the two halves of x W^T, rounded once."""
+    """silu(gate) * up of the two halves of x W^T, which are rounded first."""
     return _launch(x, weight, residual=x, has_residual=False, is_gated=True)
 
 

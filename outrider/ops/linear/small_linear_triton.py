@@ -15,6 +15,7 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.linear.linear_limits import LEAST_SMALL_INPUTS
+from outrider.ops.linear.swiglu_triton import swiglu_of
 from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.norm_rope.rms_norm_triton import EXACT, scaled, square_sums
 
@@ -171,7 +172,7 @@ def _small_kernel(
     total = product(a_left, a_right, w_left, w_right, ROWS, RIGHT, PRECISION)
     if IS_GATED:
         gate, up = halves(total, ROWS, OUTPUTS)
-        total = gate / (1.0 + tl.exp(-gate)) * up
+        total = swiglu_of(gate, up, out.dtype.element_ty)
     if HAS_RESIDUAL:
         total += before
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
@@ -196,7 +197,7 @@ def normed_swiglu_triton(
     *,
     tile: SmallTile = CHOSEN,
 ) -> torch.Tensor:  # [n, intermediate]
-    """silu(gate) * up of the two halves of norm(x) W^T, rounded once."""
+    """silu(gate) * up of the two halves of norm(x) W^T, which are rounded first."""
     return _launch(x, weight, norm.weight, norm.eps, x, tile, is_gated=True)
 
 

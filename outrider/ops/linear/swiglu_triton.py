@@ -15,6 +15,16 @@ BLOCK = 1024  # 8 elements per thread of 4 warps: 16 bytes of bfloat16
 
 
 @triton.jit
+def swiglu_of(gate, up, DTYPE: tl.constexpr):
+    """silu(gate) * up in float32, of values that are rounded to the type first.
+
+    So a fused projection has the bits of a projection and an activation one after another.
+    """
+    gate, up = gate.to(DTYPE).to(tl.float32), up.to(DTYPE).to(tl.float32)
+    return gate / (1.0 + tl.exp(-gate)) * up
+
+
+@triton.jit
 def _swiglu_kernel(
     gate_up,
     out,
@@ -35,7 +45,8 @@ def _swiglu_kernel(
     if IS_LIMITED:
         gate = tl.minimum(gate, limit)
         up = tl.maximum(tl.minimum(up, limit), -limit)
-    tl.store(out + row * width + columns, gate * tl.sigmoid(gate) * up, mask=inside)
+    result = swiglu_of(gate, up, tl.float32)  # rounded already, or clamped
+    tl.store(out + row * width + columns, result.to(out.dtype.element_ty), mask=inside)
 
 
 def swiglu_triton(

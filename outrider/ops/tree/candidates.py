@@ -17,6 +17,14 @@ class Candidates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SelectedTree:
+    """The tree of each row, and which candidates its nodes are."""
+
+    tree: DraftTree
+    numbers: torch.Tensor  # [rows, nodes] candidate numbers, -1 for node 0 and absent nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
     """The tips that grow next, best first: `topk` of them in each row, or node 0 alone."""
 

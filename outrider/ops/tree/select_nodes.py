@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from outrider.ops.tree.candidates import Candidates
+from outrider.ops.tree.candidates import Candidates, SelectedTree
 from outrider.ops.tree.draft_tree import DraftTree
 from outrider.wire.draft_budget import Budget
 
@@ -13,7 +13,7 @@ def select_nodes(
     candidates: Candidates,
     budgets: torch.Tensor,  # [3, rows]
     tree: Budget,
-) -> DraftTree:
+) -> SelectedTree:
     """The tree of the best candidates, as many as each row's budget allows.
 
     Of equal scores the lower candidate number wins, as in every frontier.
@@ -27,7 +27,7 @@ def select_nodes(
 
 def select_nodes_reference(
     root: torch.Tensor, candidates: Candidates, budgets: torch.Tensor, tree: Budget
-) -> DraftTree:
+) -> SelectedTree:
     """The same in plain torch."""
     scores = candidates.scores
     num_candidates = scores.shape[1]
@@ -37,7 +37,12 @@ def select_nodes_reference(
     is_present = (rank < budgets[2][:, None] - 1) & (best[:, :most] > float("-inf"))
     index = torch.where(is_present, order[:, :most], num_candidates)
     chosen = index.sort(dim=1).values  # absent nodes last
-    return _tree_of(root, chosen, candidates, tree)
+    drafts = chosen.where(chosen < num_candidates, -1)
+    num_absent = tree.nodes - 1 - most  # a short tree cannot fill the budget
+    return SelectedTree(
+        tree=_tree_of(root, chosen, candidates, tree),
+        numbers=functional.pad(drafts, (1, num_absent), value=-1),
+    )
 
 
 def _tree_of(

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.tree.candidates import Candidates
+from outrider.ops.tree.candidates import Candidates, SelectedTree
 from outrider.ops.tree.draft_tree import DraftTree
 from outrider.ops.tree.tree_order_triton import (
     LEAST_TILE,
@@ -26,7 +26,7 @@ from outrider.wire.draft_budget import Budget
 
 # By argument index. Views into packed buffers have any alignment, and sizes change with the step:
 # neither may compile the kernel again.
-_POINTERS, _SIZES = range(9), range(9, 15)
+_POINTERS, _SIZES = range(10), range(10, 16)
 
 
 @triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=_POINTERS)
@@ -40,6 +40,7 @@ def _select_kernel(
     node_parents,
     node_depths,
     node_ancestors,
+    node_numbers,
     budget_stride,
     candidate_stride,
     num_candidates,
@@ -84,6 +85,7 @@ def _select_kernel(
     tl.store(node_parents + goal, tl.where(channel == 0, -1, parent).to(tl.int64), mask=is_node)
     tl.store(node_depths + goal, depth, mask=is_node)
     tl.store(node_ancestors + goal, ancestors, mask=is_node)
+    tl.store(node_numbers + goal, tl.where(is_present, chosen, -1).to(tl.int64), mask=is_node)
 
 
 def select_nodes_triton(
@@ -91,11 +93,11 @@ def select_nodes_triton(
     candidates: Candidates,
     budgets: torch.Tensor,  # [3, rows]
     tree: Budget,
-) -> DraftTree:
+) -> SelectedTree:
     """`select_nodes` in one launch."""
     rows, num_candidates = candidates.scores.shape
     nodes = tree.nodes
-    tokens, parents, depths, ancestors = root.new_empty(4, rows, nodes).unbind(0)
+    tokens, parents, depths, ancestors, numbers = root.new_empty(5, rows, nodes).unbind(0)
     kernel: Any = _select_kernel[(rows,)]
     kernel(
         root,
@@ -107,6 +109,7 @@ def select_nodes_triton(
         parents,
         depths,
         ancestors,
+        numbers,
         budgets.stride(0),
         candidates.scores.stride(0),
         num_candidates,
@@ -119,4 +122,5 @@ def select_nodes_triton(
         num_warps=max(num_warps_of(num_candidates), 1 if nodes <= LEAST_TILE else 4),
         **overlap.options(root),
     )
-    return DraftTree(tokens=tokens, parents=parents, depths=depths, ancestors=ancestors)
+    selected = DraftTree(tokens=tokens, parents=parents, depths=depths, ancestors=ancestors)
+    return SelectedTree(tree=selected, numbers=numbers)

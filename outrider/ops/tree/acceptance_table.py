@@ -1,0 +1,113 @@
+"""How often drafts are accepted, by what the drafter thinks of them: measured on the device.
+
+A drafter's probabilities are not the chances of its drafts: it is too sure of itself, more so with
+depth. So every draft that was verified, and whose parent was accepted, is counted.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from outrider.ops.tree.candidates import Candidates, SelectedTree
+
+# The last of the depths stands for all together; deeper drafts count as those of the one before.
+KINDS, DEPTHS, BINS = 4, 8, 8
+NUM_ENTRIES = KINDS * DEPTHS * BINS
+PRIOR_WEIGHT = 4.0  # drafts that an estimate from elsewhere counts for
+DECAY = 0.99  # of all counts in a step: text changes, and what is not tried is forgotten
+WITHIN_BIN = 0.02  # weight of the drafter's log-probability among drafts of one entry
+LEAST_LOG = -30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceTable:
+    """Decayed counts. An entry is (kind of row, depth, bin of the drafter's probability)."""
+
+    tried: torch.Tensor  # [NUM_ENTRIES] float32 drafts that were verified after an accepted parent
+    accepted: torch.Tensor  # [NUM_ENTRIES] float32
+
+
+def make_acceptance_table(device: torch.device) -> AcceptanceTable:
+    tried, accepted = torch.zeros(2, NUM_ENTRIES, device=device).unbind(0)
+    return AcceptanceTable(tried=tried, accepted=accepted)
+
+
+def calibrate_(
+    candidates: Candidates,  # scores are written: the logarithm of the chance of acceptance
+    kinds: torch.Tensor,  # [rows] int64 below KINDS: rows whose drafts are counted together
+    table: AcceptanceTable,
+    *,
+    steps: int,  # of the deepest candidate
+) -> torch.Tensor:  # [rows, width] int64 entry of each candidate
+    """Replace scores by measured chances. A child still scores strictly below its parent."""
+    if candidates.scores.is_cuda:
+        from outrider.ops.tree.acceptance_table_triton import calibrate_triton_
+
+        return calibrate_triton_(candidates, kinds, table, steps=steps)
+    return calibrate_reference_(candidates, kinds, table, steps=steps)
+
+
+def calibrate_reference_(
+    candidates: Candidates, kinds: torch.Tensor, table: AcceptanceTable, *, steps: int
+) -> torch.Tensor:  # [rows, width]
+    """The same in plain torch."""
+    scores, above = candidates.scores, candidates.parents.clamp_min(0)
+    is_first = candidates.parents < 0
+    value = scores - scores.gather(1, above).masked_fill(is_first, 0.0)
+    value = value.nan_to_num(LEAST_LOG, neginf=LEAST_LOG).clamp(LEAST_LOG, 0.0)
+    bins = (value.exp() * BINS).long().clamp_max(BINS - 1)
+    depths = torch.zeros_like(bins)
+    for _ in range(steps - 1):  # each pass reaches one level deeper
+        depths = (depths.gather(1, above) + 1).masked_fill(is_first, 0)
+    entries = (kinds[:, None] * DEPTHS + depths.clamp_max(DEPTHS - 2)) * BINS + bins
+    rate = (bins + 0.5) / BINS  # what the drafter thinks
+    for part in (_of_all_depths(entries), entries):
+        expected = PRIOR_WEIGHT * rate
+        rate = (table.accepted[part] + expected) / (table.tried[part] + PRIOR_WEIGHT)
+    own = rate.log() + WITHIN_BIN * value
+    path = own
+    for _ in range(steps - 1):
+        path = own + path.gather(1, above).masked_fill(is_first, 0.0)
+    scores.copy_(path.where(scores > float("-inf"), scores))
+    return entries
+
+
+def _of_all_depths(entries: torch.Tensor) -> torch.Tensor:
+    """The entries of the same kinds and bins that count all depths together."""
+    kind = entries // (DEPTHS * BINS)
+    return (kind * DEPTHS + DEPTHS - 1) * BINS + entries % BINS
+
+
+def count_accepted_(
+    table: AcceptanceTable,  # written
+    entries: torch.Tensor,  # [rows, width] int64 of each candidate
+    selected: SelectedTree,
+    path: torch.Tensor,  # [rows, most_emitted] int64 accepted nodes, the last one repeated
+) -> None:
+    """Count the drafts of a step. One whose parent was rejected says nothing."""
+    if entries.is_cuda:
+        from outrider.ops.tree.acceptance_table_triton import count_accepted_triton_
+
+        count_accepted_triton_(table, entries, selected, path)
+        return
+    count_accepted_reference_(table, entries, selected, path)
+
+
+def count_accepted_reference_(
+    table: AcceptanceTable, entries: torch.Tensor, selected: SelectedTree, path: torch.Tensor
+) -> None:
+    """The same in plain torch."""
+    numbers, parents = selected.numbers, selected.tree.parents
+    node = torch.arange(numbers.shape[1], device=numbers.device)
+    is_accepted = (path[:, :, None] == node).any(1)  # [rows, nodes]
+    is_tried = is_accepted.gather(1, parents.clamp_min(0)) & (numbers >= 0)
+    entries = entries.gather(1, numbers.clamp_min(0))
+    for counts, is_counted in (
+        (table.tried, is_tried),
+        (table.accepted, is_tried & is_accepted),
+    ):
+        new = torch.zeros(NUM_ENTRIES + 1, device=entries.device)
+        ones = torch.ones(entries.numel(), device=entries.device)
+        for part in (entries, _of_all_depths(entries)):
+            new.index_add_(0, part.where(is_counted, NUM_ENTRIES).flatten(), ones)
+        counts.mul_(DECAY).add_(new[:-1])
