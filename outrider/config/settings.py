@@ -56,6 +56,7 @@ class Settings:
     execution: ExecutionSettings
     memory_share: float
     host: HostSettings
+    num_sharing: int = 1  # processes that share the memory of the device
 
 
 def resolve_settings(
@@ -75,7 +76,7 @@ def resolve_settings(
     if rows == "auto":
         rows = _CPU_ROWS if on_cpu else _GPU_ROWS
     return Settings(
-        dtype=("float32" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype,
+        dtype=("packed" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype,
         device=device,
         execution=_execution(config, on_cpu=on_cpu),
         memory_share=config.cache.memory_share,
@@ -87,6 +88,7 @@ def resolve_settings(
             page_size=usual_page if config.cache.page_size == "auto" else config.cache.page_size,
             prefix_cache=config.cache.prefix,
         ),
+        num_sharing=config.parallel.num_sharing,
     )
 
 

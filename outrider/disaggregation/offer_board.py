@@ -41,9 +41,10 @@ class OfferBoard:
 
     def expect(self, room: str) -> None:
         with self._changed:
-            self._expected.add(room)
-            self._ended.pop(room, None)  # a request may be computed again by the same name
-            self._changed.notify_all()
+            if room not in self._offers:
+                self._expected.add(room)
+                self._ended.pop(room, None)  # a request may be computed again by the same name
+                self._changed.notify_all()
 
     def offer(self, room: str, prompt: SharedPrompt, row: int) -> None:
         has_image = prompt.has_row_state

@@ -105,29 +105,36 @@ class DecodeRole:
         return arrival is not None and request in arrival.requests
 
     def take_ready(self) -> Iterator[Request]:
-        for room in [each for each, own in self._arrivals.items() if own.fetch.outcome.done()]:
-            arrival = self._arrivals.pop(room)
-            reason = arrival.fetch.outcome.result()
-            if reason or arrival.is_void:
-                self._total_failed += 1
-                _log.warning("the KV of room %s is computed here: %s", room, reason or "a reset")
-                self._quarantine.append(arrival)
-            else:
-                self._total_done += 1
-                self._land(arrival, room)
-            yield from arrival.requests
+        for room in self._done_rooms:
+            yield from self._settle(room).requests
+
+    @property
+    def _done_rooms(self) -> list[str]:
+        return [room for room, own in self._arrivals.items() if own.fetch.outcome.done()]
+
+    def _settle(self, room: str) -> Arrival:
+        """A transfer has ended: its pages are published, or wait until nothing writes them."""
+        arrival = self._arrivals.pop(room)
+        reason = arrival.fetch.outcome.result()
+        if not arrival.requests:
+            self._quarantine.append(arrival)
+        elif reason or arrival.is_void:
+            self._total_failed += 1
+            _log.warning("the KV of room %s is computed here: %s", room, reason or "a reset")
+            self._quarantine.append(arrival)
+        else:
+            self._total_done += 1
+            self._land(arrival, room)
+        return arrival
 
     def _land(self, arrival: Arrival, room: str) -> None:
         """Publish the pages; with row state, give them to the first request that waits."""
         if not self._ships_rows:
             self._cache.close(arrival.lease, arrival.tokens)
-        elif arrival.requests:
-            arrival.lease.cached = len(arrival.tokens)
-            arrival.requests[0].arrived = ArrivedRow(lease=arrival.lease, room=room)
-            self._landed.append(arrival.requests[0])
-        else:
-            self._cache.close(arrival.lease, ())
-            self._fetches.forget(room)
+            return
+        arrival.lease.cached = len(arrival.tokens)
+        arrival.requests[0].arrived = ArrivedRow(lease=arrival.lease, room=room)
+        self._landed.append(arrival.requests[0])
 
     def _give_up(self, request: Request) -> None:
         """Take back the KV that has come for a request, unless it has its row."""
@@ -158,6 +165,9 @@ class DecodeRole:
 
     def tend(self) -> None:
         self._landed = [each for each in self._landed if each.arrived is not None]
+        for room in [each for each in self._done_rooms if not self._arrivals[each].requests]:
+            self._settle(room)
+            self._fetches.forget(room)
         for arrival in [each for each in self._quarantine if each.fetch.is_released()]:
             self._quarantine.remove(arrival)
             self._cache.discard(arrival.lease)

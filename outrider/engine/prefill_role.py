@@ -65,7 +65,10 @@ class PrefillRole:
         room = self._expected.pop(request)
         cache = self._cache
         num_pages = cache.pages_for(len(tokens)) if self._ships_rows else cache.num_covered(tokens)
-        if not num_pages or room in self._leases:  # a room is used once; routers draw at random
+        if room in self._leases:  # a request that was computed twice: the first pages are offered
+            self._cache.close(lease, tokens)
+            return
+        if not num_pages:
             self._cache.close(lease, tokens)
             self._offers.end(room)
             return
@@ -81,7 +84,7 @@ class PrefillRole:
 
     def discard(self, request: Request) -> None:
         room = self._expected.pop(request, None)
-        if room is not None:
+        if room is not None and room not in self._leases:
             self._offers.end(room)
 
     def tend(self) -> None:

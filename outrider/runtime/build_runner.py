@@ -285,34 +285,43 @@ def _open_pages(
     if isinstance(kv_tokens, FixedPages):
         num_pages = kv_tokens.num_pages
     else:
-        num_pages = _count_pages(dummy_runner, room, settings, kv_tokens, reach, mask_bytes)
+        reserved = _reserved_bytes(dummy_runner, room, settings, mask_bytes)
+        ranks.least(0)  # ranks on the same device have all taken what they need, and no pages
+        num_pages = _count_pages(room, settings, kv_tokens, reach, reserved)
         num_pages = ranks.least(num_pages)  # one scheduler hands out the same pages on all ranks
     room.cache.pages.resize(num_pages + 1)
     return num_pages
 
 
+def _reserved_bytes(
+    dummy_runner: Runner, room: DraftRoom, settings: Settings, mask_bytes: int
+) -> int:
+    """What steps will take on a GPU besides pages."""
+    device = torch.device(settings.device)
+    if device.type != "cuda":
+        return 0
+    taken = take_memory(dummy_runner, room.largest, device)  # graphs take as much again
+    # Logits processing and logprobs copy whole vocabularies in float32, three at a time.
+    most_logits = max(room.largest.num_sampled, MAX_SCORED)
+    return taken + 3 * 4 * most_logits * room.sampling.vocab + mask_bytes
+
+
 def _count_pages(
-    dummy_runner: Runner,
-    room: DraftRoom,
-    settings: Settings,
-    kv_tokens: int | Auto,
-    reach: int,
-    mask_bytes: int,
+    room: DraftRoom, settings: Settings, kv_tokens: int | Auto, reach: int, reserved: int
 ) -> int:
     host, device = settings.host, torch.device(settings.device)
-    reserved = 0
-    if device.type == "cuda":
-        taken = take_memory(dummy_runner, room.largest, device)  # graphs take as much again
-        # Logits processing and logprobs copy whole vocabularies in float32, three at a time.
-        most_logits = max(room.largest.num_sampled, MAX_SCORED)
-        reserved = taken + 3 * 4 * most_logits * room.sampling.vocab + mask_bytes
+    free = free_bytes(
+        kv_tokens,
+        device=device,
+        memory_share=settings.memory_share,
+        num_sharing=settings.num_sharing,
+    )
     return count_pages(
         kv_tokens,
         page_size=host.page_size,
         page_bytes=room.cache.pages.page_bytes,
         most_pages=host.max_rows * -(-reach // host.page_size),
-        free_bytes=free_bytes(kv_tokens, device=device, memory_share=settings.memory_share)
-        - reserved,
+        free_bytes=free - reserved,
     )
 
 

@@ -48,15 +48,20 @@ def count_pages(
     return pages
 
 
-def free_bytes(kv_tokens: int | Auto, *, device: torch.device, memory_share: float) -> int:
-    """Bytes that a KV cache may take; on a GPU, those free within the engine's share of memory."""
+def free_bytes(
+    kv_tokens: int | Auto, *, device: torch.device, memory_share: float, num_sharing: int
+) -> int:
+    """Bytes that a KV cache may take; on a GPU, those free within the engine's share of memory.
+
+    Processes that share the device have loaded their weights, and divide the rest.
+    """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        return free - int((1 - memory_share) * total)
-    available = _available_bytes()
+        return (free - int((1 - memory_share) * total)) // num_sharing
+    available = _available_bytes() // num_sharing
     if kv_tokens != "auto":
         return available
-    return int(min(available, 2 * CPU_KV_BYTES) * CPU_MEMORY_SHARE)
+    return int(min(available, 2 * CPU_KV_BYTES // num_sharing) * CPU_MEMORY_SHARE)
 
 
 def held_bytes(device: torch.device) -> int:

@@ -22,6 +22,8 @@ def local_jobs(folder: Path, config: EngineConfig, meeting: MeetingPoint) -> lis
     """The jobs of all ranks of this machine."""
     ranks = ranks_of(config.parallel.nodes.rank, config.parallel)
     has_own_gpu = config.device in _ANY_GPU and torch.cuda.device_count() > 0
+    num_sharing = 1 if has_own_gpu else len(ranks)
+    config = replace(config, parallel=replace(config.parallel, num_sharing=num_sharing))
     return [
         RankJob(
             folder=folder,

@@ -71,7 +71,12 @@ def check_rows(layout: AnyLayout, settings: Settings, draft: DraftKind) -> None:
         )
     layout.check()
     device = torch.device(settings.device)
-    room = free_bytes("auto", device=device, memory_share=settings.memory_share)
+    room = free_bytes(
+        "auto",
+        device=device,
+        memory_share=settings.memory_share,
+        num_sharing=settings.num_sharing,
+    )
     needed = layout.row_bytes * (host.max_rows + 1)
     if needed > room:
         raise ConfigError(

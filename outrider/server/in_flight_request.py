@@ -54,7 +54,9 @@ class InFlightRequest:
         return update
 
     def is_complete(self, max_context: int) -> bool:
-        """Whether it has all the tokens that it may have."""
+        """Whether it has all the tokens that it may have. An offered prompt has none here."""
+        if self.submission.transfer.kind == "offer":
+            return True
         num_tokens = len(self.submission.prompt) + len(self.emitted)
         return len(self.emitted) >= self.submission.limits.max_tokens or num_tokens >= max_context
 

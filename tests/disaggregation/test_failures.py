@@ -111,7 +111,7 @@ def test_an_abort_while_the_prompt_is_being_computed(pair):
     assert not pair.decode.engine.has_work
 
     def is_free():
-        pair.decode.engine.step()
+        pair.decode.engine.tend()  # a worker without requests runs no steps
         return pair.decode.engine.stats.transfers.arriving == 0
 
     wait_until(is_free)
@@ -212,3 +212,15 @@ def test_another_secret_is_refused(models, right, caplog):
         pair.offer(one, "room")
         assert computed_here(pair, one, "room") == right
         assert "set OUTRIDER_RANKS_KEY to the same one on both" in caplog.text
+
+
+def test_a_prompt_that_is_offered_twice_holds_its_pages_once(pair, right):
+    (one,) = submissions()[2:]
+    pair.offer(one, "room")
+    pair.offer(one, "room")
+    order = TransferOrder(kind="offer", room="room")
+    pair.prefill.engine.add(replace(one, transfer=order))
+    pair.prefill.engine.abort("r2")
+    output = run_all(pair.decode.engine, [pair.fetched(one, "room")])["r2"]
+    assert (output.tokens, output.last.progress.cached) == (right, 28)
+    pair.assert_no_leak()

@@ -42,6 +42,6 @@ def test_ranks_end_when_the_engine_sleeps_and_start_again(folder):
     before = tokens()
     (rank,) = llm._engine._runner._others._peers
     llm.sleep()
-    assert rank.link._process.poll() is not None
+    assert rank.link._started.process.poll() is not None
     llm.wake_up()
     assert tokens() == before
