@@ -53,7 +53,7 @@ class ModelFlags:
         str, _flag("Default sampling: auto (the model's), vllm (the engine's), or a folder.")
     ] = "auto"
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        Literal["auto", "float32", "bfloat16", "float16", "int8", "packed"],
         _flag("Type of the weights in memory."),
     ] = "auto"
     device: Annotated[str, _flag("auto, cpu, cuda, cuda:1, ...")] = "auto"

@@ -7,7 +7,8 @@ from outrider.config.draft_config import NO_DRAFT, DraftConfig
 from outrider.errors import ConfigError
 
 Auto = Literal["auto"]
-Dtype = Literal["float32", "bfloat16", "float16", "int8"]
+# packed: weights from GGUF blocks stay in them on a CPU, all others are float32
+Dtype = Literal["float32", "bfloat16", "float16", "int8", "packed"]
 Executor = Literal["eager", "graph", "breakable", "tape"]
 Arithmetic = Literal["fast", "fixed"]  # fixed: the bits of a row depend on its text only
 DRAFT_ARITHMETIC: Arithmetic = "fast"  # drafts never change a token, whatever their bits

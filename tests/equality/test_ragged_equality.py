@@ -2,7 +2,6 @@
 no token changes.
 """
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -10,19 +9,14 @@ from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import (
     CHAINS_ONLY,
     DRAFTERS,
-    MAX_TOKENS,
     PROMPTS,
-    TREES,
-    engine_of_case,
     mismatches,
-    right_answer,
     run_case,
-    sampling_of,
     some_cases,
     with_own_budgets,
 )
+from support.rungs import FixedRung, right_answers, shared_answers
 
-from outrider.engine.adaptive_drafting import WholeBudget
 from outrider.ops.tree import place_nodes
 from outrider.runtime import program
 from outrider.runtime.runner import Runner
@@ -37,38 +31,6 @@ SHARED = [
     with_own_budgets(case, seed)
     for seed, case in enumerate(some_cases(32, seed=8, drafters=DRAFTERS[1:]))
 ]
-
-
-class RandomRungs(WholeBudget):
-    """Another number of drafts in every step, less than the rows would like to have."""
-
-    def __init__(self, tree, seed):
-        self._tree, self._rng = tree, random.Random(seed)
-
-    def choose(self, step, *, num_rows, num_prompt):
-        del step, num_rows, num_prompt
-        return Rung(tree=self._tree, drafts=self._rng.randint(0, self._tree.nodes - 1))
-
-
-def shared_answers(models, case, seed):
-    """The answers of a case whose steps have random numbers of drafts."""
-    engine = engine_of_case(models, case)
-    engine._scheduler._policy = RandomRungs(TREES[case.tree], seed)
-    submissions = [
-        make_submission(
-            f"r{i}",
-            prompt,
-            sampling_of(case.sampling, i),
-            max_tokens=MAX_TOKENS,
-            budget=case.budgets[i],
-        )
-        for i, prompt in enumerate(PROMPTS)
-    ]
-    return [run_all(engine, submissions)[f"r{i}"].tokens for i in range(len(PROMPTS))]
-
-
-def right_answers(models, case):
-    return [right_answer(models.theirs, case.sampling, i).tokens for i in range(len(PROMPTS))]
 
 
 @pytest.mark.fast_cases(3)
@@ -136,15 +98,6 @@ HARD = RowSampling(
     seed=5, temperature=1.3, filters=Filters(top_k=3), penalties=Penalties(presence=2.0)
 )
 STEPS = 6
-
-
-class FixedRung(WholeBudget):
-    def __init__(self, rung):
-        self._rung = rung
-
-    def choose(self, step, *, num_rows, num_prompt):
-        del step, num_rows, num_prompt
-        return self._rung
 
 
 def verified_nodes(models, rung, monkeypatch):

@@ -19,6 +19,7 @@ from support.matrix import (
     with_own_budgets,
 )
 from support.model_set import make_models
+from support.rungs import right_answers, shared_answers
 
 from outrider.config.engine_config import EngineConfig, ExecutionConfig, LimitsConfig
 from outrider.engine.engine import Engine
@@ -81,6 +82,14 @@ RAGGED = [with_own_budgets(case, seed) for seed, case in enumerate(_some_cases(4
 @pytest.mark.parametrize("case", [case for case in RAGGED if case.drafter != "none"], ids=str)
 def test_rows_with_budgets_of_their_own_give_the_reference_tokens(models, case):
     assert not mismatches(models, case)
+
+
+RANKED = [case for case in RAGGED if case.drafter not in ("none", *CHAINS_ONLY)]
+
+
+@pytest.mark.parametrize("case", RANKED, ids=str)
+def test_rows_that_share_any_number_of_drafts_give_the_reference_tokens(models, case):
+    assert shared_answers(models, case, seed=3) == right_answers(models, case)
 
 
 @pytest.mark.parametrize(("drafter", "tree"), DRAFTS)
