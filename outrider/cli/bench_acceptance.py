@@ -32,7 +32,7 @@ def acceptance(
     max_tokens: Annotated[int, typer.Option(help="Longest answer.", min=2)] = 128,
     rows: Annotated[int, typer.Option(help="Answers at a time.", min=1)] = 16,
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        Literal["auto", "float32", "bfloat16", "float16", "int8", "packed"],
         typer.Option(help="Type of the weights."),
     ] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",

@@ -33,7 +33,7 @@ def doctor(
         bool, typer.Option("--probe/--no-probe", help="Also draft a few real prompts.")
     ] = True,
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        Literal["auto", "float32", "bfloat16", "float16", "int8", "packed"],
         typer.Option(help="Type of the weights in the probe."),
     ] = "auto",
     device: Annotated[str, typer.Option(help="Of the probe: auto, cpu, cuda, cuda:1.")] = "auto",

@@ -76,7 +76,7 @@ def resolve_settings(
     if rows == "auto":
         rows = _CPU_ROWS if on_cpu else _GPU_ROWS
     return Settings(
-        dtype=("float32" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype,
+        dtype=("packed" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype,
         device=device,
         execution=_execution(config, on_cpu=on_cpu),
         memory_share=config.cache.memory_share,

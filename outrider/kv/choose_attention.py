@@ -8,6 +8,7 @@ import torch
 from outrider.errors import ConfigError
 from outrider.kv.head_shape import HeadShape
 from outrider.kv.reference_attention import ReferenceAttention
+from outrider.ops.linear.block_linear import supports_blocks
 from outrider.step.attention_backend import AttentionBackend
 
 
@@ -20,9 +21,17 @@ def choose_attention(
 ) -> AttentionBackend:
     """The backend for all models of an engine: the target, and what drafts for it."""
     if device.type != "cuda":
-        return ReferenceAttention(page_size=page_size, dtype=dtype)
+        return _cpu_attention(page_size=page_size, dtype=dtype)
     if find_spec("triton") is None:
         raise ConfigError("a CUDA device needs Triton; pip install triton, or use --device cpu")
     from outrider.kv.triton_attention import TritonAttention  # its kernels import Triton
 
     return TritonAttention(page_size=page_size, users=users)
+
+
+def _cpu_attention(*, page_size: int, dtype: torch.dtype) -> AttentionBackend:
+    if dtype != torch.float32 or not supports_blocks():
+        return ReferenceAttention(page_size=page_size, dtype=dtype)
+    from outrider.kv.compiled_attention import CompiledAttention  # its loops import numba
+
+    return CompiledAttention(page_size=page_size, dtype=dtype)

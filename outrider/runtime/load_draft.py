@@ -21,6 +21,7 @@ from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.standalone_draft import load_standalone
 from outrider.models.target import AnyTarget
 from outrider.models.target_folder import read_folder
+from outrider.ops.linear.block_linear import supports_blocks
 from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NgramDraft, NoDraft
 from outrider.wire.draft_budget import Budget
 
@@ -89,7 +90,8 @@ def _load_model(
     """A head or a whole model, by the files of the folder."""
     if is_head(folder):
         found = read_folder(target_folder)
-        return found.load_head(folder, target, dtype=dtype, arithmetic=arithmetic)
+        own: Dtype = "int8" if dtype == "packed" and supports_blocks() else dtype
+        return found.load_head(folder, target, dtype=own, arithmetic=arithmetic)
     return load_standalone(
         folder,
         target=target,

@@ -25,7 +25,7 @@ GENERATE = [
     ("spec/ngram_drafter.py", "NgramDrafter.propose"),
     ("step/fill_plan.py", "fill"),
     ("models/decoder.py", "Decoder.forward"),
-    ("kv/reference_attention.py", "ReferenceAttention.run"),
+    ("kv/compiled_attention.py", "CompiledAttention.run"),
     ("sampling/sampler.py", "sample_tokens"),
     ("ops/tree/verify.py", "verify"),
     ("spec/commit.py", "commit"),

@@ -13,7 +13,7 @@ def settings(config, *, num_cuda=0):
 
 
 @pytest.mark.parametrize(
-    ("num_cuda", "device", "dtype"), [(0, "cpu", "float32"), (2, "cuda", "bfloat16")]
+    ("num_cuda", "device", "dtype"), [(0, "cpu", "packed"), (2, "cuda", "bfloat16")]
 )
 def test_auto_chooses_device_and_dtype_by_the_machine(num_cuda, device, dtype):
     resolved = settings(EngineConfig(), num_cuda=num_cuda)

@@ -8,6 +8,7 @@ from support.attention_cases import Model, latent_model, make_case, run
 from support.poisoned_attention import slots_of
 from support.trees import tree_of
 
+from outrider.kv.compiled_attention import CompiledAttention
 from outrider.kv.reference_attention import ReferenceAttention
 
 MODELS = {
@@ -15,6 +16,8 @@ MODELS = {
     "one head": Model(kv_heads=1, group=1, head_dim=16, page_size=5),
     "bfloat16": Model(kv_heads=1, group=2, head_dim=32, page_size=16, dtype=torch.bfloat16),
     "latents": latent_model(heads=3, page_size=16),
+    "compiled": Model(kv_heads=2, group=3, page_size=16),
+    "compiled, one head": Model(kv_heads=1, group=1, head_dim=16, page_size=5),
 }
 LENGTH = 300  # keys of the text: three blocks
 # Paths of the tree: 0 1 3 6 8, 0 2 4 7, 0 2 5
@@ -25,9 +28,10 @@ PATH = [0, 2, 4, 7]
 class Text:
     """The queries and the KV of one text; a step reads any part of it."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, is_compiled: bool) -> None:
         generator = torch.Generator().manual_seed(3)
         self.model = model
+        self.backend_kind = CompiledAttention if is_compiled else ReferenceAttention
         sizes = (LENGTH, model.heads, model.head_dim), (LENGTH, model.vectors, model.head_dim)
         self.query, self.stored = (
             torch.randn(size, generator=generator).to(model.dtype) for size in sizes
@@ -47,7 +51,7 @@ class Text:
             vectors[slots_of(case, row, torch.tensor([slot]))] = self.stored[position]
         for place, position in places.items():
             query[place] = self.query[position]
-        backend = ReferenceAttention(page_size=self.model.page_size, dtype=self.model.dtype)
+        backend = self.backend_kind(page_size=self.model.page_size, dtype=self.model.dtype)
         return run(backend, replace(case, layer=layer, query=query))[list(places)]
 
     def alone(self, position: int) -> torch.Tensor:
@@ -58,7 +62,7 @@ class Text:
 
 @pytest.fixture(scope="module", params=list(MODELS))
 def text(request) -> Text:
-    return Text(MODELS[request.param])
+    return Text(MODELS[request.param], is_compiled=request.param.startswith("compiled"))
 
 
 @pytest.mark.parametrize("start", [0, 17, 120, 190, 291])

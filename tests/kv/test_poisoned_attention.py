@@ -13,6 +13,7 @@ from support.poisoned_attention import (
     slots_of,
 )
 
+from outrider.kv.compiled_attention import CompiledAttention
 from outrider.kv.head_shape import HeadShape
 from outrider.kv.reference_attention import ReferenceAttention
 from outrider.kv.triton_attention import TritonAttention
@@ -25,6 +26,8 @@ MODELS = {"heads": Model(kv_heads=1), "latents": latent_model(heads=3)}
 def backend_of(name, model):
     if name == "reference":
         return ReferenceAttention(page_size=model.page_size, dtype=model.dtype)
+    if name == "compiled":
+        return CompiledAttention(page_size=model.page_size, dtype=model.dtype)
     user = HeadShape(
         heads=model.heads,
         head_dim=model.latent or model.head_dim,
@@ -37,7 +40,7 @@ def backend_of(name, model):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("nodes", [1, 5])
 @pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
-@pytest.mark.parametrize("backend", ["reference", "triton"])
+@pytest.mark.parametrize("backend", ["reference", "compiled", "triton"])
 def test_slots_without_a_token_are_never_summed(backend, model, nodes, value):
     case = make_case(model, lengths=[0, 9, 37], nodes=nodes, chunks={4: (7, 5), 5: (0, 2)})
     assert_blind_to_unused(backend_of(backend, model), case, value)
@@ -62,7 +65,7 @@ def test_bad_keys_that_no_query_sees_are_zeroed_when_they_are_first_gathered(mod
 @pytest.mark.parametrize("node", [1, 3])
 @pytest.mark.parametrize("is_chain", [True, False])
 @pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
-@pytest.mark.parametrize("backend", ["reference", "triton"])
+@pytest.mark.parametrize("backend", ["reference", "compiled", "triton"])
 def test_a_bad_node_reaches_the_nodes_below_it_alone(backend, model, is_chain, node):
     own = {"ancestors": chain_ancestors(3, 5)} if is_chain else {}
     case = make_case(model, lengths=[0, 9, 37], nodes=5, chunks={4: (7, 5)}, seed=2, **own)

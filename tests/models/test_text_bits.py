@@ -52,6 +52,13 @@ def test_chunks_chains_trees_and_batches_change_no_bit(family, tmp_path):
     assert_equal_ways(bits, chunks=[5, 22], widths=[3], places=[11], trees=trees)
 
 
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_weights_and_rounded_activations_change_no_bit_either(family, tmp_path):
+    bits = bits_of(family, tmp_path, length=22, dtype="int8")
+    assert_equal_ways(bits, chunks=[5, 22], widths=[3], places=[11], trees=[13])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "threads"),

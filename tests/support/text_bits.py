@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
+from outrider.kv.choose_attention import choose_attention
 from outrider.kv.kv_pool import PageFamily
-from outrider.kv.reference_attention import ReferenceAttention
 from outrider.models.cache_layout import CacheRoom
 from outrider.models.target import load_target
 from outrider.ops.tree.draft_tree import DraftTree
@@ -27,7 +27,7 @@ class TextBits:
         reach = len(text) + NODES
         decoder = load_target(folder, dtype=dtype, device=CPU)
         layout = decoder.layout(page_size=PAGE_SIZE, nodes=NODES)
-        backend = ReferenceAttention(page_size=PAGE_SIZE, dtype=decoder.dtype)
+        backend = choose_attention(CPU, page_size=PAGE_SIZE, dtype=decoder.dtype, users=())
         pages = PageFamily(num_pages=1, device=CPU)
         cache = layout.open(CacheRoom(pages=pages, table_rows=6, backend=backend))
         planner, table, num = planner_of(

@@ -13,7 +13,8 @@ from outrider.models.expert_config import ExpertsConfig, NoExperts
 from outrider.models.model_config import ModelConfig
 from outrider.models.recurrent.recurrence import Recurrence
 
-_ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+_ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "packed": 4}
+_PACKED_SHARE = 20 / 32  # bytes of a packed weight as Q4_1; the floor knows sizes, not tensors
 _SCALE_BYTES = 4  # of an int8 output channel
 _EMBEDDING = "model.embed_tokens.weight"
 
@@ -83,6 +84,8 @@ def tensor_bytes(shape: tuple[int, ...], dtype: Dtype) -> int:
     if len(shape) == 1:  # a norm or a bias
         return shape[0] * activation_bytes(dtype)
     rows, columns = shape[0], math.prod(shape[1:])
+    if dtype == "packed":
+        return round(rows * columns * _PACKED_SHARE)
     scales = rows * _SCALE_BYTES if dtype == "int8" else 0
     return rows * columns * _ITEM_BYTES[dtype] + scales
 

@@ -20,11 +20,11 @@ class SplitGate:
     """The projection, then the gate: for any linear layer."""
 
     def __init__(self, gate_up: Linear, limit: float = math.inf) -> None:
-        self._gate_up = gate_up
-        self._limit = limit
+        self.gate_up = gate_up
+        self.limit = limit
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return swiglu(self._gate_up(x), self._limit)
+        return swiglu(self.gate_up(x), self.limit)
 
 
 class StreamedGate:

@@ -4,12 +4,16 @@ For few rows of a small model, the time of a step is its number of kernels. A de
 see the fusion: its norm is replaced by `NormLater`, which returns its input.
 """
 
+import math
+
 import torch
 
 from outrider.models.layers.attention_layer import AttentionStep, Projection, SplitProjection
-from outrider.models.layers.gated_activation import Gate, StreamedGate
+from outrider.models.layers.gated_activation import Gate, SplitGate, StreamedGate
+from outrider.ops.linear.block_linear import BlockLinear
 from outrider.ops.linear.linear import BiasedLinear, FixedLinear, Linear, StreamedLinear
 from outrider.ops.linear.linear_limits import MOST_SMALL_ROWS, fits_small
+from outrider.ops.linear.normed_blocks import BlockGate, BlockHeads, can_gate
 from outrider.ops.linear.small_linear import NormedQkv, NormedSwiglu
 from outrider.ops.norm_rope.rms_norm import Norm, NormLater
 
@@ -45,10 +49,27 @@ class NormedProjection:
         return queries, queries[:, :0]
 
 
+class BlockProjection:
+    """The same on a CPU, for any number of rows."""
+
+    def __init__(self, heads: BlockHeads) -> None:
+        self._heads = heads
+
+    def __call__(
+        self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        queries = self._heads(x[: step.slots.shape[0]], step.rotation, layer, step.slots)
+        return queries, queries[:, :0]
+
+
 def gate_behind(norm: Norm, gate: Gate) -> tuple[Norm, Gate]:
     """The norm that remains before the gate, and the gate."""
     if isinstance(gate, StreamedGate) and _fits(gate.gate_up.weight, norm):
         return NormLater(norm.weight), NormedGate(norm, gate)
+    if isinstance(gate, SplitGate) and gate.limit == math.inf:
+        gate_up = gate.gate_up
+        if isinstance(gate_up, BlockLinear) and can_gate(gate_up):
+            return NormLater(norm.weight), BlockGate(norm, gate_up)
     return norm, gate
 
 
@@ -57,14 +78,16 @@ def project_behind(
 ) -> tuple[Norm, Projection]:
     """The norm that remains before the projection, and the projection.
 
-    The fused kernel has no norms of heads, which need whole heads, and no gates. It marks values
-    that are not finite in the residual. Only rank 0 adds the residual, so the marks of other ranks
-    would be lost.
+    The fused kernels have no norms of heads, which need whole heads, and no gates. That of a GPU
+    marks values that are not finite in the residual. Only rank 0 adds the residual, so the marks of
+    other ranks would be lost.
     """
+    is_usual = not len(apart.head_norm.weight) and not apart.has_gates
+    if is_usual and isinstance(apart.qkv, BlockLinear):
+        return NormLater(norm.weight), BlockProjection(BlockHeads(norm, apart.qkv))
     if num_ranks > 1:
         return norm, apart
     weight, bias = _weight_and_bias(apart.qkv)
-    is_usual = not len(apart.head_norm.weight) and not apart.has_gates
     if not is_usual or not len(weight) or not _fits(weight, norm):
         return norm, apart
     fused = NormedQkv(norm, weight=weight, bias=bias)

@@ -1,98 +1,140 @@
-"""x W^T for a weight of blocks: a compiled function that every thread of a team runs."""
+"""Products with a weight of blocks: compiled functions that every thread of a team runs.
+
+All take the address of an array of integers, which `BlockLinear` writes:
+
+    0 kind, 1 blocks, 2 bytes of a tile, 3 blocks of a row, 4 rows, 5 inputs, 6 x, 7 scratch,
+    8 weight of the norm with eps behind it, 9 its length or 0, 10 output, 11 columns of the output
+    12 whether to add to the output (`block_product`)
+    12 query heads, 13 vectors of a slot, 14 channels of a head, 15 cosines, 16 sines, 17 pool,
+    18 slots (`projected_heads`)
+"""
 
 import numpy as np
 from numba import carray, cfunc, njit
 
 from outrider.ops.compiled.address import pointer_to
-from outrider.ops.compiled.block_kind import BLOCK, TILE
-from outrider.ops.compiled.block_tile import multiply_tile
-from outrider.ops.compiled.quantise_row import quantise_row
+from outrider.ops.compiled.block_kind import TILE
+from outrider.ops.compiled.coded_rows import (
+    Blocks,
+    Coded,
+    code_rows,
+    multiply_rows,
+    own_tiles,
+    rows_at_once,
+    tile_sums,
+)
+from outrider.ops.compiled.exponential import exp_of
 from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
 
-FEW_ROWS = 8  # every thread quantises these for itself, which takes less time than to wait
-_TILE_BYTES = 4 * 8 * TILE  # sums of a tile and the most rows, for each thread
-_CODED_BYTES = BLOCK + 4 + 4  # codes, scale and sum of a block of activations
-
-
-def scratch_bytes(*, rows: int, inputs: int, threads: int) -> int:
-    """The size of the memory that a product needs besides its operands."""
-    copies = threads if rows <= FEW_ROWS else 1
-    return threads * _TILE_BYTES + copies * rows * -(-inputs // BLOCK) * _CODED_BYTES
+ADDED = -1
+_NUM_GIVEN = 19
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def quantise_rows_of_team(
-    x: np.ndarray,  # [rows, inputs] float32
-    scratch: int,  # address
-) -> tuple[int, int, int]:
-    """The addresses of the codes, scales and sums of all rows; every thread can read them."""
-    rows, inputs = x.shape
-    num_blocks = (inputs + BLOCK - 1) // BLOCK
-    total, threads, thread = rows * num_blocks, num_threads(), thread_index()
-    first, last = 0, rows
-    start = scratch + threads * _TILE_BYTES
-    if rows <= FEW_ROWS:
-        start += thread * total * _CODED_BYTES
-    else:
-        first, last = rows * thread // threads, rows * (thread + 1) // threads
-    scales, sums = start + total * BLOCK, start + total * (BLOCK + 4)
-    codes_of = carray(pointer_to(start), (rows, num_blocks * BLOCK), np.int8)
-    scales_of = carray(pointer_to(scales), (rows, num_blocks), np.float32)
-    sums_of = carray(pointer_to(sums), (rows, num_blocks), np.int32)
-    for row in range(first, last):
-        quantise_row(x[row], codes_of[row], scales_of[row], sums_of[row])
-    if rows > FEW_ROWS:
-        wait_for_team()
-    return start, scales, sums
+def _operands(given: np.ndarray) -> tuple[Blocks, Coded, np.ndarray]:
+    """The weight, the coded activations, and this thread's sums of tiles."""
+    kind, first, tile_bytes, num_blocks, rows, inputs = given[:6]
+    x = carray(pointer_to(given[6]), (rows, inputs), np.float32)
+    scratch, norm_at, norm_length = given[7], given[8], given[9]
+    norm = carray(pointer_to(norm_at), (norm_length + 1,), np.float32)  # eps is behind the weight
+    coded = code_rows(x, norm[:norm_length], norm[norm_length], scratch)
+    return (kind, first, tile_bytes, num_blocks), coded, tile_sums(scratch, inputs)
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def rows_at_once(left: int) -> int:
-    """The largest group of rows that the kernels have."""
-    if left >= 8:
-        return 8
-    if left >= 4:
-        return 4
-    return 2 if left >= 2 else 1
+def _multiply(given: np.ndarray) -> None:
+    """x W^T, added to the output if asked."""
+    rows, outputs, is_added = given[4], given[11], given[12] == ADDED
+    out = carray(pointer_to(given[10]), (rows, outputs), np.float32)
+    blocks, coded, sums = _operands(given)
+    first_tile, last_tile = own_tiles(outputs)
+    for tile in range(first_tile, last_tile):
+        row, first = 0, tile * TILE
+        columns = min(TILE, outputs - first)
+        while row < rows:
+            num = rows_at_once(rows - row)
+            multiply_rows(blocks, tile, coded, row, num, sums.ctypes.data)
+            for place in range(num):
+                target = out[row + place, first : first + columns]
+                if is_added:
+                    for column in range(columns):
+                        target[column] += sums[0, place, column]
+                else:
+                    for column in range(columns):
+                        target[column] = sums[0, place, column]
+            row += num
 
 
 @cfunc("void(voidptr)", cache=True)  # type: ignore[untyped-decorator]
 def block_product(pointer: int) -> None:
-    """See `BlockLinear`, which passes these arguments."""
-    given = carray(pointer, (10,), np.int64)
-    kind, blocks, rows, inputs, outputs = given[0], given[1], given[2], given[3], given[4]
-    x = carray(pointer_to(given[5]), (rows, inputs), np.float32)
-    out = carray(pointer_to(given[6]), (rows, outputs), np.float32)
-    has_residual = given[7] != 0
-    residual = carray(pointer_to(given[7]), (rows, outputs), np.float32)
-    scratch, tile_bytes = given[8], given[9]
-    thread, threads = thread_index(), num_threads()
-    num_blocks, num_tiles = (inputs + BLOCK - 1) // BLOCK, (outputs + TILE - 1) // TILE
-    codes, scales, sums = quantise_rows_of_team(x, scratch)
-    sums_at = scratch + thread * _TILE_BYTES
-    tile_sums = carray(pointer_to(sums_at), (8, TILE), np.float32)
-    for tile in range(num_tiles * thread // threads, num_tiles * (thread + 1) // threads):
+    _multiply(carray(pointer, (_NUM_GIVEN,), np.int64))
+
+
+@cfunc("void(voidptr)", cache=True)  # type: ignore[untyped-decorator]
+def gated_product(pointer: int) -> None:
+    """silu(gate) * up of the two halves of x W^T; halves are whole tiles."""
+    given = carray(pointer, (_NUM_GIVEN,), np.int64)
+    rows, outputs = given[4], given[11]
+    out = carray(pointer_to(given[10]), (rows, outputs), np.float32)
+    blocks, coded, sums = _operands(given)
+    first_tile, last_tile = own_tiles(outputs)
+    for tile in range(first_tile, last_tile):
         row, first = 0, tile * TILE
-        columns = min(TILE, outputs - first)
         while row < rows:
-            num, at = rows_at_once(rows - row), row * num_blocks
-            multiply_tile(
-                kind,
-                num,
-                blocks + tile * tile_bytes,
-                codes + at * BLOCK,
-                scales + at * 4,
-                sums + at * 4,
-                num_blocks,
-                sums_at,
-            )
+            num = rows_at_once(rows - row)
+            multiply_rows(blocks, tile, coded, row, num, sums.ctypes.data)
+            up_tile = tile + outputs // TILE
+            multiply_rows(blocks, up_tile, coded, row, num, sums[1].ctypes.data)
             for place in range(num):
-                if has_residual:
-                    for column in range(columns):
-                        out[row + place, first + column] = (
-                            residual[row + place, first + column] + tile_sums[place, column]
-                        )
-                else:
-                    for column in range(columns):
-                        out[row + place, first + column] = tile_sums[place, column]
+                for column in range(TILE):
+                    gate, up = sums[0, place, column], sums[1, place, column]
+                    silu = gate / (np.float32(1.0) + exp_of(-gate))
+                    out[row + place, first + column] = silu * up
             row += num
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _rotate(head: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> None:  # [head_dim] all
+    """Rotate each pair (i, i + head_dim / 2); the first half of `sin` is negated."""
+    half = len(head) // 2
+    for place in range(half):
+        left, right = head[place], head[place + half]
+        head[place] = left * cos[place] + right * sin[place]
+        head[place + half] = right * cos[place + half] + left * sin[place + half]
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _store(key: np.ndarray, value: np.ndarray, key_to: np.ndarray, value_to: np.ndarray) -> None:
+    """Write a key and its value, [head_dim] all; see `write_kv` for numbers that are not finite."""
+    none = np.float32(0.0)
+    for place in range(len(key)):
+        checked = value[place] + value[place] * value[place] * none
+        key_to[place] = key[place] + key[place] * key[place] * none + checked * none
+        value_to[place] = checked if checked == checked else none
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _rotate_and_store(given: np.ndarray) -> None:
+    """Rotate the queries of x W^T in place; write its keys, likewise rotated, and its values."""
+    rows, heads, vectors, dim = given[4], given[12], given[13], given[14]
+    cos = carray(pointer_to(given[15]), (rows, dim), np.float32)
+    sin = carray(pointer_to(given[16]), (rows, dim), np.float32)
+    pool = carray(pointer_to(given[17]), (1 << 40, vectors, dim), np.float32)
+    slots = carray(pointer_to(given[18]), (rows,), np.int64)
+    out = carray(pointer_to(given[10]), (rows, heads + vectors, dim), np.float32)
+    kv_heads = vectors // 2
+    for item in range(thread_index(), rows * (heads + kv_heads), num_threads()):
+        row, head = item // (heads + kv_heads), item % (heads + kv_heads)
+        _rotate(out[row, head], cos[row], sin[row])
+        if head >= heads:
+            own, stored = head - heads, pool[slots[row]]
+            _store(out[row, head], out[row, head + kv_heads], stored[own], stored[own + kv_heads])
+
+
+@cfunc("void(voidptr)", cache=True)  # type: ignore[untyped-decorator]
+def projected_heads(pointer: int) -> None:
+    """Rotated queries from x W^T; keys and values are written to their slots."""
+    given = carray(pointer, (_NUM_GIVEN,), np.int64)
+    _multiply(given)
+    wait_for_team()
+    _rotate_and_store(given)

@@ -8,7 +8,8 @@ import torch
 
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
-from outrider.ops.linear.block_linear import eight_bit_linear, supports_blocks
+from outrider.ops.compiled.find_blocks import find_blocks
+from outrider.ops.linear.block_linear import BlockLinear, eight_bit_linear, supports_blocks
 from outrider.ops.linear.float16_linear import HalfLinear
 from outrider.ops.linear.int8_linear import Int8Linear, supports_fbgemm
 from outrider.ops.linear.linear import (
@@ -23,7 +24,7 @@ from outrider.ops.linear.linear import (
 _log = logging.getLogger(__name__)
 
 LinearMaker = Callable[[torch.Tensor], Linear]  # from a weight [out, in]
-WeightType = Literal["float32", "bfloat16", "float16", "int8"]
+WeightType = Literal["float32", "bfloat16", "float16", "int8", "packed"]
 
 
 def choose_linear(
@@ -47,7 +48,7 @@ def is_computed_in_float32(dtype: WeightType, device: torch.device) -> bool:
 
 def computed_dtype(dtype: WeightType, device: torch.device) -> torch.dtype:
     """The type of activations and KV of a model with weights of this type."""
-    if is_computed_in_float32(dtype, device):
+    if dtype == "packed" or is_computed_in_float32(dtype, device):
         return torch.float32
     stored: torch.dtype = getattr(torch, dtype)
     return stored
@@ -58,6 +59,8 @@ def _maker_for(dtype: WeightType, device: torch.device, arithmetic: Arithmetic) 
         return _cuda_maker(dtype, arithmetic)
     if dtype == "int8":
         return _int8_maker()
+    if dtype == "packed":
+        return _packed_maker(device, arithmetic)
     if dtype == "float16" and is_computed_in_float32(dtype, device):
         return HalfLinear
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -73,9 +76,25 @@ def _int8_maker() -> LinearMaker:
     return Int8Linear
 
 
+def _packed_maker(device: torch.device, arithmetic: Arithmetic) -> LinearMaker:
+    """Weights that were widened from GGUF blocks are packed again; all others stay in float32."""
+    make_wide = _maker_for("float32", device, arithmetic)
+    if not supports_blocks():
+        _log.info("weights are float32: packed ones need numba, pip install 'outrider[cpu]'")
+        return make_wide
+
+    def packed_or_wide(weight: torch.Tensor) -> Linear:
+        found = find_blocks(weight)
+        if found is None:
+            return make_wide(weight)
+        return BlockLinear(found.rows, found.name, weight.shape[1])
+
+    return packed_or_wide
+
+
 def _cuda_maker(dtype: WeightType, arithmetic: Arithmetic) -> LinearMaker:
-    if dtype == "int8":
-        raise ConfigError("int8 weights need an x86 CPU; use --dtype bfloat16 or float32")
+    if dtype in ("int8", "packed"):
+        raise ConfigError(f"{dtype} weights need an x86 CPU; use --dtype bfloat16 or float32")
     if arithmetic == "fixed":
         return FixedLinear
     return PlainLinear if dtype == "float32" else StreamedLinear

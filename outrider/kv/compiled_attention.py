@@ -1,0 +1,23 @@
+"""Attention on a CPU by a compiled loop over the pages, for keys and values in float32."""
+
+from functools import partial
+
+import torch
+
+from outrider.kv.reference_attention import ReferenceAttention, ReferencePlan
+from outrider.ops.attention.attend_in_place import attend_in_place
+from outrider.step.plan import AttentionPlan
+
+
+class CompiledAttention(ReferenceAttention):
+    """Plans a step as the reference does, and reads latents like it."""
+
+    def run(
+        self,
+        query: torch.Tensor,  # [num_query, heads, head_dim]
+        layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
+        plan: AttentionPlan,
+        scale: float,
+    ) -> torch.Tensor:  # [num_query, heads, head_dim]
+        assert isinstance(plan, ReferencePlan)
+        return self._run(query, plan, partial(attend_in_place, layer=layer, scale=scale))

@@ -1,0 +1,119 @@
+"""The activations of a team as 8-bit codes, normalised before if asked, in compiled functions."""
+
+import numpy as np
+from numba import carray, njit
+
+from outrider.ops.compiled.address import pointer_to
+from outrider.ops.compiled.block_kind import BLOCK, TILE
+from outrider.ops.compiled.block_tile import multiply_tile
+from outrider.ops.compiled.quantise_row import quantise_row
+from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
+
+FEW_ROWS = 8  # every thread quantises these for itself, which takes less time than to wait
+GROUP = 8  # rows that are multiplied at once, at most
+_TILE_BYTES = 2 * 4 * GROUP * TILE  # sums of two tiles
+_CODED_BYTES = BLOCK + 4 + 4  # codes, scale and sum of a block of activations
+
+Coded = tuple[int, int, int]  # addresses of codes, scales and sums
+Blocks = tuple[int, int, int, int]  # kind, address of the first tile, bytes of a tile, its blocks
+
+
+def scratch_bytes(*, rows: int, inputs: int, threads: int) -> int:
+    """The size of the memory that a product needs besides its operands."""
+    copies = threads if rows <= FEW_ROWS else 1
+    own = _TILE_BYTES + 4 * inputs
+    return threads * own + copies * rows * -(-inputs // BLOCK) * _CODED_BYTES
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def code_rows(
+    x: np.ndarray,  # [rows, inputs] float32
+    norm: np.ndarray,  # [inputs] weight of an RMS norm; [0] for none
+    eps: np.float32,
+    scratch: int,  # address
+) -> Coded:
+    """Code all rows; every thread can read the result."""
+    rows, inputs = x.shape
+    num_blocks = (inputs + BLOCK - 1) // BLOCK
+    total, threads, thread = rows * num_blocks, num_threads(), thread_index()
+    own = scratch + thread * (_TILE_BYTES + 4 * inputs) + _TILE_BYTES
+    normed = carray(pointer_to(own), (inputs,), np.float32)
+    start, first, last = scratch + threads * (_TILE_BYTES + 4 * inputs), 0, rows
+    if rows <= FEW_ROWS:
+        start += thread * total * _CODED_BYTES
+    else:
+        first, last = rows * thread // threads, rows * (thread + 1) // threads
+    scales, sums = start + total * BLOCK, start + total * (BLOCK + 4)
+    codes_of = carray(pointer_to(start), (rows, num_blocks * BLOCK), np.int8)
+    scales_of = carray(pointer_to(scales), (rows, num_blocks), np.float32)
+    sums_of = carray(pointer_to(sums), (rows, num_blocks), np.int32)
+    for row in range(first, last):
+        if len(norm):
+            _norm_row(x[row], norm, eps, normed)
+            quantise_row(normed, codes_of[row], scales_of[row], sums_of[row])
+        else:
+            quantise_row(x[row], codes_of[row], scales_of[row], sums_of[row])
+    if rows > FEW_ROWS:
+        wait_for_team()
+    return start, scales, sums
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def tile_sums(scratch: int, inputs: int) -> np.ndarray:  # [2, 8, 16] float32
+    """Where this thread puts the sums of two tiles."""
+    at = scratch + thread_index() * (_TILE_BYTES + 4 * inputs)
+    sums: np.ndarray = carray(pointer_to(at), (2, GROUP, TILE), np.float32)
+    return sums
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def own_tiles(outputs: int) -> tuple[int, int]:
+    """The first and the last tile, not included, that this thread multiplies."""
+    tiles, thread, threads = (outputs + TILE - 1) // TILE, thread_index(), num_threads()
+    return tiles * thread // threads, tiles * (thread + 1) // threads
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def multiply_rows(blocks: Blocks, tile: int, coded: Coded, row: int, num: int, out: int) -> None:
+    """Products of one tile with `num` rows from `row` on, written to the address `out`."""
+    kind, first, tile_bytes, num_blocks = blocks
+    codes, scales, sums = coded
+    at = row * num_blocks
+    multiply_tile(
+        kind,
+        num,
+        first + tile * tile_bytes,
+        codes + at * BLOCK,
+        scales + at * 4,
+        sums + at * 4,
+        num_blocks,
+        out,
+    )
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def rows_at_once(left: int) -> int:
+    """The largest group of rows that the kernels have."""
+    if left >= GROUP:
+        return GROUP
+    if left >= 4:
+        return 4
+    return 2 if left >= 2 else 1
+
+
+@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})  # type: ignore[untyped-decorator]
+def _square_sum(x: np.ndarray) -> np.float32:  # [n]
+    """Summed in several parts, which depend on the length alone."""
+    total = np.float32(0.0)
+    for value in x:
+        total += value * value
+    return total
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _norm_row(x: np.ndarray, weight: np.ndarray, eps: np.float32, out: np.ndarray) -> None:
+    """RMS norm of one row, [n] all."""
+    mean = _square_sum(x) / np.float32(len(x))
+    inverse = np.float32(1.0) / np.sqrt(mean + eps)
+    for place in range(len(x)):
+        out[place] = x[place] * inverse * weight[place]
