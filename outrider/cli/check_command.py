@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider.cli.check.start_load_check import check_load
 from outrider.cli.flags import DraftFlags, expand_flags
 from outrider.cli.model_flags import ModelFlags
 from outrider.config.draft_config import AUTO, MTP, NONE, DraftConfig
@@ -36,17 +37,20 @@ def check(
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Every executor, with and without overlap.")
     ] = False,
+    load: Annotated[
+        int,
+        typer.Option(help="Instead: so many prompts under load, twice, with preemptions.", min=0),
+    ] = 0,
 ) -> None:
     """Compare drafted answers with plain ones, token by token; exit code 1 if any differ."""
     from outrider.bench.texts import read_texts
     from outrider.cli.check.check_cases import PROMPTS, QUICK_SAMPLINGS, SAMPLINGS
     from outrider.frontend.batch_bar import batch_bar
-    from outrider.frontend.find_drafter import has_drafter
 
-    draft, model = draft_flags.config(), model_flags.model
-    is_plain = draft.drafter == AUTO and not has_drafter(model)
-    if is_plain or draft.drafter == NONE:
-        raise ConfigError("there is nothing to check without a drafter; name one with --draft")
+    draft = _drafting(draft_flags.config(), model_flags.model)
+    if load:
+        check_load(model_flags, draft, prompts, count=load, max_tokens=max_tokens or 128)
+        return
     texts = PROMPTS if prompts is None else read_texts(prompts)
     chosen = model_flags.chosen_executor
 
@@ -61,11 +65,21 @@ def check(
     )
     tried = _configurations(draft, model_flags, chosen, thorough=thorough)
 
-    load = _loader(model_flags, max_num_seqs=max(2, len(work.prompts)))
+    load_engine = _loader(model_flags, max_num_seqs=max(2, len(work.prompts)))
     with batch_bar(work.num_requests(len(tried))) as advance:
-        is_equal = print_findings(run_check(tried, work, load, advance))
+        is_equal = print_findings(run_check(tried, work, load_engine, advance))
     if not is_equal:
         raise typer.Exit(1)
+
+
+def _drafting(draft: DraftConfig, model: str) -> DraftConfig:
+    """The drafter, if there is one."""
+    from outrider.frontend.find_drafter import has_drafter
+
+    is_plain = draft.drafter == AUTO and not has_drafter(model)
+    if is_plain or draft.drafter == NONE:
+        raise ConfigError("there is nothing to check without a drafter; name one with --draft")
+    return draft
 
 
 def _loader(flags: ModelFlags, *, max_num_seqs: int) -> Callable[["Configuration"], "LLM"]:

@@ -96,6 +96,7 @@ class Timing:
     first_token_s: float
     total_s: float
     tokens_per_s: float  # after the first token, so that the prompt's length does not blur it
+    preemptions: int  # times that its pages were taken and it was computed again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

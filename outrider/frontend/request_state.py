@@ -291,7 +291,10 @@ class RequestState:
         # One step emitted all tokens, so only the whole request can be timed.
         rate = (num_tokens - 1) / decode_s if decode_s else num_tokens / max(total_s, 1e-9)
         return Timing(
-            first_token_s=self._first - self._submitted, total_s=total_s, tokens_per_s=rate
+            first_token_s=self._first - self._submitted,
+            total_s=total_s,
+            tokens_per_s=rate,
+            preemptions=sum(each.progress.preemptions for each in self.outputs),
         )
 
 

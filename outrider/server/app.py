@@ -17,6 +17,7 @@ from outrider.server.routes.completions_routes import completion_routes
 from outrider.server.routes.control_routes import control_routes
 from outrider.server.routes.docs_routes import docs_routes
 from outrider.server.routes.health_routes import health_routes
+from outrider.server.routes.load_routes import load_routes
 from outrider.server.routes.messages_routes import messages_routes
 from outrider.server.routes.models_routes import model_routes
 from outrider.server.routes.ollama_routes import ollama_routes
@@ -48,6 +49,7 @@ def make_app(
         messages_routes(async_engine, model),
         ollama_routes(async_engine, model),
         health_routes(async_engine),
+        load_routes(async_engine),
         control_routes(async_engine),
         page_routes(),
         docs_routes("Outrider"),

@@ -72,9 +72,7 @@ class Meter:
         self._running = self._gauge("num_requests_running", "Requests that have a row.")
         self._waiting = self._gauge("num_requests_waiting", "Requests that wait for a row.")
         self._kv = self._gauge("kv_cache_usage_perc", "Share of the KV pages in use, 0 to 1.")
-        self._occupancy = self._gauge(
-            "forward_occupancy", "Share of the last 10 s with requests in which the device ran."
-        )
+        self._occupancy = self._gauge("forward_occupancy", "Of 10 s with requests: device ran.")
         self._restarts = self._counter("worker_restarts", "Workers that died and were replaced.")
         self._suspects = self._counter(
             "suspect_requests", "Requests ended because workers died in their steps."
@@ -89,6 +87,7 @@ class Meter:
         self._uncapturable = self._counter("unrecordable_shapes", "Shapes not captured.")
         self._failed = self._counter("failed_steps", "Steps whose requests ended with an error.")
         self._drafter = self._counter("drafter_failures", "Drafters that had to be given up.")
+        self._transfers = self._counter("kv_transfers", "Prompts that travelled.", "outcome")
         self._prompt = self._counter("prompt_tokens", "Tokens of all prompts.")
         self._generated = self._counter("generation_tokens", "Tokens of all answers.")
         self._success = self._counter("request_success", "Requests that ended.", "finished_reason")
@@ -156,6 +155,8 @@ class Meter:
             self._drafter: faults.drafter_failures,
             self._queried: stats.prefix.queried_tokens,
             self._hits: stats.prefix.hit_tokens,
+            self._transfers.labels(self._model, "done"): stats.transfers.total_done,
+            self._transfers.labels(self._model, "failed"): stats.transfers.total_failed,
         }
         before = self._worker_sums.get(replica, {})
         for counter, total in now.items():

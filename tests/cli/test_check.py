@@ -46,6 +46,17 @@ def test_without_thorough_the_usual_engine_is_checked_with_chains_and_trees(comm
     assert "tape" not in shown
 
 
+@pytest.mark.slow
+def test_a_sound_engine_passes_under_load(command, capsys):
+    few = ["--load", "8", "--max-tokens", "50", "--max-num-seqs", "6"]
+    start = command[:5]  # the model and its draft
+    assert run([*start, *few]) == 0
+    shown = capsys.readouterr().out
+    assert "16 answers, 800 tokens, 6 at a time: 0 differ from plain decoding" in shown
+    assert " 0 preemptions" not in shown
+    assert " 0 cached" not in shown
+
+
 def test_every_finding_is_printed_before_the_next_configuration_runs(capfd):
     printed = []
 

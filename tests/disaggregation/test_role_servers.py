@@ -84,3 +84,49 @@ def test_a_peer_with_another_secret_gets_nothing(servers, start):
     assert answer["choices"] == single.post("/v1/completions", body).json()["choices"]
     assert "set OUTRIDER_RANKS_KEY to the same one" in other.log.read_text()
     assert_clean(other)
+
+
+SHAPES = {
+    "logprobs": {"logprobs": 3},
+    "prompt logprobs": {"prompt_logprobs": 2},
+    "two answers": {"n": 2},
+    "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.4, "top_k": 20},
+    "grammar": {"structured_outputs": {"regex": "[a-e]{4,9}"}, "max_tokens": 12},
+    "echo": {"echo": True, "logprobs": 1},
+    "drafts off": {"speculative": "off"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_kind_of_request_has_the_answer_of_one_server(servers, name):
+    prefill, decode, single, port = servers
+    body = {**BODY, **SHAPES[name], "prompt": f"{name}: {TEXT}"}
+    room = {
+        "bootstrap_host": "127.0.0.1",
+        "bootstrap_port": port,
+        "bootstrap_room": 100 + list(SHAPES).index(name),
+    }
+    right = single.post("/v1/completions", body).json()
+    assert prefill.post("/v1/completions", body | room).status_code == 200
+    answer = decode.post("/v1/completions", body | room).json()
+    assert answer["choices"] == right["choices"]
+    assert_clean(prefill, decode)
+
+
+@pytest.mark.slow
+def test_several_prompts_have_a_room_each(servers):
+    prefill, decode, single, port = servers
+    body = {**BODY, "prompt": [f"{number}: {TEXT}" for number in ("one", "two", "three")]}
+    rooms = {
+        "bootstrap_host": ["127.0.0.1"] * 3,
+        "bootstrap_port": [port] * 3,
+        "bootstrap_room": [201, 202, 203],
+    }
+    right = single.post("/v1/completions", body).json()
+    before = decode.invariants["transfers"]["total_done"]
+    assert prefill.post("/v1/completions", body | rooms).status_code == 200
+    answer = decode.post("/v1/completions", body | rooms).json()
+    assert answer["choices"] == right["choices"]
+    assert decode.invariants["transfers"]["total_done"] == before + 3
+    assert_clean(prefill, decode)

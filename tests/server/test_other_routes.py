@@ -42,6 +42,15 @@ def test_the_server_reports_its_health(server):
     assert server.get("/version").json()["version"]
 
 
+def test_routers_find_the_load(server):
+    (load,) = server.get("/v1/loads").json()["loads"]
+    assert load["num_total_reqs"] == load["num_running_reqs"] + load["num_waiting_reqs"]
+    assert load["max_total_num_tokens"] == 16384
+    assert 0 <= load["token_usage"] <= 1
+    (older,) = server.get("/get_load").json()
+    assert older["dp_rank"] == 0
+
+
 @pytest.fixture(scope="module")
 def metrics_after_an_answer(client, server):
     """Lines of /metrics after an answer with accepted drafts."""

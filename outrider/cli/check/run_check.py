@@ -127,7 +127,7 @@ def _alone(
 def _answers(
     llm: LLM, texts: Sequence[str], params: SamplingParams, advance: Advance
 ) -> list[CompletionOutput]:
-    prompts = [_framed(llm, text) for text in texts]
+    prompts = [framed(llm, text) for text in texts]
     outputs = llm.generate(prompts, params, use_tqdm=False)
     for output in outputs:
         if output.error:  # two failed answers may be equal without any proof
@@ -136,7 +136,8 @@ def _answers(
     return [output.outputs[0] for output in outputs]
 
 
-def _framed(llm: LLM, text: str) -> TextPrompt:
+def framed(llm: LLM, text: str) -> TextPrompt:
+    """The text as a user's message, if the model has a chat template."""
     if isinstance(llm.get_tokenizer().chat_template, NoChatTemplate):
         return TextPrompt(text)
     return llm.frontend.inputs.render([{"role": "user", "content": text}])
