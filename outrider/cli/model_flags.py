@@ -16,6 +16,7 @@ from outrider.config.engine_config import (
     LimitsConfig,
     NodesConfig,
     ParallelConfig,
+    RankBackend,
     choose_executor,
 )
 from outrider.errors import ConfigError
@@ -148,6 +149,9 @@ class ModelFlags:
     dist_timeout: Annotated[float, _flag("Seconds to wait for a machine that has not come.")] = (
         NodesConfig().timeout_s
     )
+    distributed_executor_backend: Annotated[
+        RankBackend, _flag("What starts the other ranks: mp for child processes, or ray.")
+    ] = "mp"
     rank_timeout: Annotated[
         float, _flag("Seconds without a sign of life of a rank, after which its group is replaced.")
     ] = ParallelConfig().timeout_s
@@ -196,6 +200,7 @@ class ModelFlags:
             node_rank=self.node_rank,
             dist_init_addr=self.dist_init_addr,
             dist_timeout=self.dist_timeout,
+            distributed_executor_backend=self.distributed_executor_backend,
             revision=self.revision,
             tokenizer=self.tokenizer,
             chat_template=self.chat_template,
@@ -230,6 +235,7 @@ class ModelFlags:
                     rank=self.node_rank,
                     address=self.dist_init_addr,
                     timeout_s=self.dist_timeout,
+                    backend=self.distributed_executor_backend,
                 ),
             ),
             execution=ExecutionConfig(

@@ -60,5 +60,7 @@ def num_early_ranks(parallel: ParallelConfig) -> int:
 
     The model is not known yet: the number of ranks may be a mistake.
     """
+    if parallel.nodes.backend == "ray":
+        return 0
     others = parallel.tensor * parallel.data // parallel.nodes.num - 1
     return min(others, max(len(os.sched_getaffinity(0)) - 1, 1))

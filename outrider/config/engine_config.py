@@ -13,6 +13,7 @@ Executor = Literal["eager", "graph", "breakable", "tape"]
 Arithmetic = Literal["fast", "fixed"]  # fixed: the bits of a row depend on its text only
 DRAFT_ARITHMETIC: Arithmetic = "fast"  # drafts never change a token, whatever their bits
 CaptureTime = Literal["lazy", "at start"]
+RankBackend = Literal["mp", "ray"]  # vLLM's names
 RoleMode = Literal["null", "prefill", "decode"]  # null: one engine does both, as in SGLang
 TransferBackend = Literal["nixl", "tcp"]
 
@@ -56,6 +57,7 @@ class NodesConfig:
     rank: int = 0  # of this machine; machine 0 serves
     address: str = ""  # HOST:PORT of machine 0, by which the others find it
     timeout_s: float = 300.0  # for a machine that has not come
+    backend: RankBackend = "mp"  # what starts the processes of ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,10 @@
 """Refuses settings of several processes that cannot work, before any process is started."""
 
-from outrider.config.engine_config import ParallelConfig
+import importlib.util
+from typing import get_args
+
+from outrider.config.engine_config import NodesConfig, ParallelConfig, RankBackend
+from outrider.config.install_hint import install_hint
 from outrider.config.node_address import parse_address
 from outrider.errors import ConfigError
 
@@ -40,3 +44,23 @@ def _check_nodes(config: ParallelConfig) -> None:
         parse_address(nodes.address)
     if nodes.timeout_s <= 0:
         raise ConfigError(f"--dist-timeout must be above 0, got {nodes.timeout_s!r}")
+    _check_backend(nodes)
+
+
+def _check_backend(nodes: NodesConfig) -> None:
+    if nodes.backend not in get_args(RankBackend):
+        raise ConfigError(
+            f"--distributed-executor-backend must be mp or ray, got {nodes.backend!r}"
+        )
+    if nodes.backend == "mp":
+        return
+    if nodes.num > 1:
+        raise ConfigError(
+            "Ray finds the machines by itself; leave --nnodes out with "
+            "--distributed-executor-backend ray"
+        )
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError(
+            "--distributed-executor-backend ray needs the package ray; install it with "
+            f"{install_hint('ray')}"
+        )

@@ -299,6 +299,7 @@ def _parallel(flags: Mapping[str, Any]) -> ParallelConfig:
             rank=flags.get("node_rank", 0),
             address=flags.get("dist_init_addr", ""),
             timeout_s=flags.get("dist_timeout", NodesConfig().timeout_s),
+            backend=flags.get("distributed_executor_backend") or "mp",
         ),
     )
     check_parallel(parallel)  # before a model is downloaded

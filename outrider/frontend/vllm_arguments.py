@@ -32,6 +32,7 @@ class OtherArguments(TypedDict, total=False):
     node_rank: int
     dist_init_addr: str  # HOST:PORT, by which the other machines find this one
     dist_timeout: float  # seconds to wait for them
+    distributed_executor_backend: str | None  # "ray": what starts the other processes
     rank_timeout: float  # seconds without a sign of life of another process
     # vLLM's, with the only value that it can have
     trust_remote_code: bool

@@ -2,35 +2,29 @@
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
-
 from outrider.config.early_ranks import EarlyRanks
 from outrider.config.engine_config import EngineConfig
-from outrider.config.node_address import listen_for_nodes, parse_address
+from outrider.config.node_address import listen_for_nodes
 from outrider.distributed.rank_group import ProcessRanks
 from outrider.errors import ConfigError
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.rank_share import check_share
 from outrider.models.target import read_target
-from outrider.runtime.gather_nodes import NodeGathering
 from outrider.runtime.join_ranks import await_ranks, join_ranks, model_ranks, open_store
+from outrider.runtime.launch_ranks import ProcessLauncher, RankLauncher
 from outrider.runtime.model_home import ModelHome
-from outrider.runtime.node_facts import facts_of
-from outrider.runtime.rank_jobs import local_jobs, ranks_of
-from outrider.runtime.rank_messages import MeetingPoint, RankJob
-from outrider.runtime.rank_processes import RankLink, RankProcess, RankProcesses
+from outrider.runtime.rank_messages import MeetingPoint
+from outrider.runtime.rank_processes import RankProcesses
 from outrider.runtime.runner import Runner
 from outrider.structured.grammar_cache import read_no_vocabulary
 from outrider.wire.grammar_spec import Vocabulary
 from outrider.wire.runner_facts import OnProgress, RunnerFacts
 
 OnLoss = Callable[[], None]
-
-_HERE = "127.0.0.1"
 
 
 def ignore_loss() -> None:
@@ -69,12 +63,11 @@ def start_group(plan: RankGroupPlan, on_progress: OnProgress) -> StartedGroup:
     """The group, or the reason why it cannot start; then no process of it is left."""
     config = plan.config
     _check_share(plan.folder, config.parallel.tensor)
-    parallel, nodes = config.parallel, config.parallel.nodes
-    host = parse_address(nodes.address)[0] if nodes.num > 1 else _HERE
-    store = open_store(host)
-    meeting = MeetingPoint(host=host, port=store.port, own_host=host)
-    jobs = local_jobs(plan.folder, config, meeting)
-    links = _link_others(plan, jobs[1:], store.port)
+    parallel, launcher = config.parallel, _open_launcher(plan)
+    store = open_store(launcher.host)
+    meeting = MeetingPoint(host=launcher.host, port=store.port, own_host=launcher.host)
+    jobs = launcher.jobs(meeting)
+    links = launcher.start(jobs[1:], store.port)
     others = RankProcesses(links, timeout_s=config.parallel.timeout_s, on_loss=plan.on_loss)
     try:
         await_ranks(store, parallel.tensor * parallel.data, lambda: others.loss)
@@ -104,13 +97,9 @@ def _check_share(folder: Path, size: int) -> None:
         check_share(model, size)
 
 
-def _link_others(plan: RankGroupPlan, jobs: Sequence[RankJob], port: int) -> list[RankLink]:
-    """The other ranks: those of other machines, once they have come, and those of this one."""
-    parallel, nodes = plan.config.parallel, plan.config.parallel.nodes
-    remote: list[RankLink] = []
-    if nodes.num > 1:
-        machines = {r: node for node in range(1, nodes.num) for r in ranks_of(node, parallel)}
-        facts = facts_of(plan.folder, plan.config, num_cuda=torch.cuda.device_count())
-        with plan.listen() as listener:
-            remote += NodeGathering(listener, nodes, facts).gather(machines, port)
-    return [*(RankProcess(job, plan.early.take()) for job in jobs), *remote]
+def _open_launcher(plan: RankGroupPlan) -> RankLauncher:
+    if plan.config.parallel.nodes.backend == "ray":
+        from outrider.runtime.ray_ranks import RayLauncher  # the launcher of few users
+
+        return RayLauncher(plan.folder, plan.config)
+    return ProcessLauncher(plan.folder, plan.config, early=plan.early, listen=plan.listen)

@@ -25,6 +25,11 @@ def plan_workers(config: EngineConfig, environment: Mapping[str, str]) -> list[W
     parallel = config.parallel
     if not _has_replicas(parallel):
         return [WorkerPlan(config, {})]
+    if parallel.nodes.backend == "ray":
+        raise ConfigError(
+            "--data-parallel-size with --distributed-executor-backend ray is there only with "
+            "--enable-expert-parallel; start one server per replica instead"
+        )
     _check_memory(config)
     own = replace(config, parallel=replace(parallel, data=1))
     shares = _device_shares(config, environment.get(_VISIBLE))

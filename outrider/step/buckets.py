@@ -101,7 +101,8 @@ class Buckets:
             return rows * (1 + most)
         if not self.is_even:
             return rows + sizes.drafts
-        enough = (num for num in draft_levels(most) if rows * num >= sizes.drafts)
+        # By the rows that have a request, so that a rung has one shape for all rows of a bucket.
+        enough = (num for num in draft_levels(most) if num * sizes.decodes >= sizes.drafts)
         return rows * (1 + next(enough, most))
 
     def _fit_chunks(self, sizes: StepSizes, num_decode_query: int) -> ChunkShape:

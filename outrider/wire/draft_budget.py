@@ -1,5 +1,6 @@
 """How far a row may draft in a round."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -38,12 +39,14 @@ UNBOUNDED = Budget(steps=63, topk=64, nodes=64)  # whatever the engine's own bud
 
 _SHARES = (0.25, 0.5, 1.0)  # of the configured budget, besides plain decoding
 _SHARED = 0.5
+_LARGER = 1.5  # trees of rows that share drafts
 FEWEST_SHARING = 4  # rows: fewer have too little to choose from to pay for growing whole trees
 
 
 def draft_levels(most: int) -> tuple[int, ...]:
     """Drafts of a row on average: parts of the most that a row may have, ascending, then all."""
-    return tuple(dict.fromkeys(max(1, round(most * share)) for share in _SHARES)) if most else (0,)
+    levels = [max(1, round(most * share)) for share in (*_SHARES, 1 / _LARGER)] if most else [0]
+    return tuple(sorted(set(levels)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +72,25 @@ def whole_rung(tree: Budget) -> Rung:
     return Rung(tree=tree, drafts=tree.nodes - 1)
 
 
+def _shared_rung(part: Budget, budget: Budget) -> Rung:
+    """As many drafts as this part of a budget has, of larger trees."""
+    larger = Budget(
+        steps=math.ceil(_LARGER * part.steps),
+        topk=part.topk,
+        nodes=1 + math.ceil(_LARGER * (part.nodes - 1)),
+    )
+    return Rung(tree=larger.within(budget), drafts=part.nodes - 1)
+
+
 PLAIN_RUNG = whole_rung(PLAIN)
 
 
 def ladder_of(budget: Budget, *, is_shared: bool) -> tuple[Rung, ...]:
     """What adaptive drafting chooses from: plain decoding, parts of the budget, all of it.
 
-    Where rows can share drafts, half of them go to the best nodes of whole trees, and not to every
-    row alike. A quarter is too little to pay for growing whole trees.
+    Where rows can share drafts, half of the drafts go to the best nodes of trees that are half as
+    large again, and not to every row alike. Growing still larger trees costs more draft steps than
+    it gains, and a quarter of the drafts is too little to pay for any.
     """
     rungs = {PLAIN_RUNG: None}
     for share in _SHARES:
@@ -85,8 +99,6 @@ def ladder_of(budget: Budget, *, is_shared: bool) -> tuple[Rung, ...]:
             topk=budget.topk,
             nodes=max(2, 1 + round((budget.nodes - 1) * share)),
         ).within(budget)
-        rung = whole_rung(part)
-        if is_shared and share == _SHARED and part != budget:
-            rung = Rung(tree=budget, drafts=part.nodes - 1)
-        rungs[rung] = None
+        is_larger = is_shared and share == _SHARED
+        rungs[_shared_rung(part, budget) if is_larger else whole_rung(part)] = None
     return tuple(rungs)

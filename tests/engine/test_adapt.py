@@ -3,7 +3,15 @@
 import pytest
 
 from outrider.engine.adaptive_drafting import Adaptation, WholeBudget
-from outrider.wire.draft_budget import PLAIN, PLAIN_RUNG, UNBOUNDED, Budget, ladder_of, whole_rung
+from outrider.wire.draft_budget import (
+    PLAIN,
+    PLAIN_RUNG,
+    UNBOUNDED,
+    Budget,
+    draft_levels,
+    ladder_of,
+    whole_rung,
+)
 
 CHAIN = Budget(steps=4, topk=1, nodes=5)
 TREE = Budget(steps=5, topk=4, nodes=17)
@@ -56,10 +64,21 @@ def test_the_ladder_leads_from_plain_to_the_whole_budget():
 
 
 @pytest.mark.parametrize("budget", [CHAIN, TREE, Budget(steps=3, topk=1, nodes=4)])
-def test_rows_that_share_drafts_grow_whole_trees_for_half_of_them(budget):
+def test_rows_that_share_drafts_grow_larger_trees_for_half_of_them(budget):
     alone, shared = (ladder_of(budget, is_shared=is_shared) for is_shared in (False, True))
     assert [rung.nodes for rung in shared] == [rung.nodes for rung in alone]  # as many query tokens
-    assert [rung.tree for rung in shared] == [*[rung.tree for rung in alone[:-2]], budget, budget]
+    half, larger = alone[-2].tree, shared[-2].tree
+    assert half.steps < larger.steps <= min(budget.steps, 1 + 1.5 * half.steps)
+    assert half.nodes < larger.nodes <= min(budget.nodes, 1 + 1.5 * half.nodes)
+    assert (*shared[:-2], shared[-1]) == (*alone[:-2], alone[-1])
+
+
+@pytest.mark.parametrize("nodes", range(2, 65))
+def test_a_bucket_has_exactly_the_drafts_of_every_rung(nodes):
+    """Otherwise a step would run more query tokens than its rung has."""
+    for topk in (1, 4):
+        for rung in ladder_of(Budget(steps=nodes - 1, topk=topk, nodes=nodes), is_shared=True):
+            assert rung.drafts in draft_levels(rung.tree.nodes - 1)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from outrider.ops.tree.draft_tree import DraftTree
 
 _NODES = 16  # at least: more than most trees have
 _TILE = 4096  # nodes at a time
+_FEW = 1024  # nodes that one warp counts without waiting for others
 
 
 @triton.jit(do_not_specialize=range(4, 9), do_not_specialize_on_alignment=range(4))
@@ -72,6 +73,7 @@ def place_nodes_triton(
     rows, nodes = tokens.shape
     seen = queries.new_empty(rows, nodes)
     width = max(_NODES, triton.next_power_of_2(nodes))
+    at_once = min(_TILE // width, max(16, triton.next_power_of_2(rows)))
     kernel: Any = _place_kernel[(1,)]
     kernel(
         tokens,
@@ -83,10 +85,10 @@ def place_nodes_triton(
         rows,
         nodes,
         num_query,
-        ROWS=min(_TILE // width, max(16, triton.next_power_of_2(rows))),
+        ROWS=at_once,
         NODES=width,
         PDL=overlap.is_on(tokens),
-        num_warps=8,
+        num_warps=1 if at_once * width <= _FEW else 8,
         **overlap.options(tokens),
     )
     return seen

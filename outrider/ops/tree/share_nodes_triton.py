@@ -20,6 +20,7 @@ from outrider.ops.tree.tree_order_triton import (
 )
 
 MOST_TILE = 1 << 14  # drafts of all rows that one program holds in registers
+_FEW = 1024  # drafts that one warp holds: it counts without waiting for others
 _SIGN = tl.constexpr(1 << 31)
 
 
@@ -122,9 +123,9 @@ def share_nodes_triton(
         most,
         num_drafts,
         ROWS=max(LEAST_TILE, row_tile),
-        MOST=max(LEAST_TILE, rank_tile),
+        MOST=rank_tile,
         PDL=overlap.is_on(scores),
-        num_warps=8,
+        num_warps=1 if row_tile * rank_tile <= _FEW else 8,
         **overlap.options(scores),
     )
     return shares
