@@ -20,6 +20,7 @@ from outrider.engine.draft_trials import (
     BatchSize,
     MovingMean,
     Trial,
+    UsualSeconds,
 )
 from outrider.wire.draft_budget import (
     FEWEST_SHARING,
@@ -37,6 +38,9 @@ _MOST_SLOW = 2  # steps that end a trial of drafts
 _EXPECTED_ROUNDS = 16  # that an estimate from another rung counts for
 _LEAST_GAIN = 1.03  # a smaller gain is not worth new shapes
 _PLAIN_GAIN = 0.98  # plain decoding is chosen unless drafts gain more than the rest
+_MOST_LOST = 0.015  # share of all time that trials of drafts may cost batches that decode plainly
+_UNKNOWN_WAIT = 32.0  # steps with prompts before drafts are tried, if no step had none
+_LEAST_PROMPT = 32  # tokens from which a step shows what a prompt token costs
 _MOST_PROMPT = 0.95  # largest share of a step that is attributed to its prompts
 _WHOLE = whole_rung(UNBOUNDED)
 _LEAST_SECONDS = 1e-9  # of a step that took no time by the clock
@@ -90,6 +94,8 @@ class Adaptation:
         self._shared = ladder_of(budget, is_shared=is_shared)  # as many nodes, of larger trees
         self._sizes: dict[tuple[int, int], BatchSize] = {}  # by octaves of rows and prompt tokens
         self._gains = [MovingMean() for _ in self.ladder]  # tokens a round emits, by rung
+        self._spent_s, self._lost_s = 0.0, 0.0  # of all steps, and lost to trials of drafts
+        self._token_s = UsualSeconds()  # of a prompt token in a plain step
         # Of steps that are being scheduled: their rungs, and the trials that they belong to.
         self._rungs: dict[int, tuple[int, Trial | None]] = {}
         self._steps: dict[int, _Step] = {}  # of those in flight
@@ -99,11 +105,11 @@ class Adaptation:
         if size.trial:
             self._judge(size, size.trial)
         elif size.is_known and size.num_steps >= self._num_first(size):
-            self._try_another(size)
+            self._try_another(size, self._wait_beside_prompts(size, num_rows, num_prompt))
         trial = size.trial
         if trial:
             num_wanted = self._num_wanted(size, trial.rung)
-            if not trial.wants_step(num_wanted, is_careful=size.chosen == 0):
+            if not trial.wants_step(num_wanted, is_careful=trial.rung > size.chosen):
                 trial = None
         rung = trial.rung if trial else size.chosen
         size.num_steps += 1
@@ -129,18 +135,62 @@ class Adaptation:
             if was.trial:
                 was.trial.num_in_flight -= 1
             size = self._size_of(was.num_rows, was.num_prompt)
+            seconds = self._at_usual_prompt(was, seconds)
+            self._count_loss(size, was, seconds, emitted_per_row)
             size.note(was.rung, seconds, num_rows=was.num_rows, num_prompt=was.num_prompt)
             self._gains[was.rung].note(emitted_per_row, was.num_rows)
 
-    def _try_another(self, size: BatchSize) -> None:
+    def _at_usual_prompt(self, step: _Step, seconds: float) -> float:
+        """Seconds that a step would take with the middle of its octave of prompt tokens.
+
+        Prompts of one octave differ by a factor of two, and most of the step may be theirs.
+        """
+        calm = self._calm(step.num_rows)
+        if not step.num_prompt or calm is None or not calm.costs[0].is_known:
+            return seconds
+        if step.rung == 0 and step.num_prompt >= _LEAST_PROMPT:
+            self._token_s.note(max(seconds - calm.costs[0].usual, 0.0) / step.num_prompt)
+        if not self._token_s.is_known:
+            return seconds
+        middle = 0.75 * (1 << step.num_prompt.bit_length())
+        return max(seconds + self._token_s.usual * (middle - step.num_prompt), _LEAST_SECONDS)
+
+    def _count_loss(
+        self, size: BatchSize, step: _Step, seconds: float, emitted_per_row: float
+    ) -> None:
+        """Add up what trials of drafts cost more than plain decoding of as many tokens."""
+        self._spent_s += seconds
+        plain_s = size.costs[0].usual
+        if step.trial and step.rung and size.chosen == 0 and size.costs[0].is_known:
+            gained_s = (emitted_per_row - 1) * self._net(size, plain_s)
+            lost_s = min(seconds, step.trial.most_s) - plain_s - gained_s
+            self._lost_s = max(self._lost_s + lost_s, 0.0)
+
+    def _wait_beside_prompts(self, size: BatchSize, num_rows: int, num_prompt: int) -> float:
+        """Steps of a size with prompts before it tries drafts, while plain decoding is chosen.
+
+        Prompts make drafts dearer. Where drafts lose without prompts, a size with prompts waits as
+        long as the size without them.
+        """
+        calm = self._calm(num_rows)
+        if not num_prompt or calm is size:
+            return 0.0
+        if calm is None:
+            return _UNKNOWN_WAIT
+        return calm.waits[1] if calm.chosen == 0 else 0.0
+
+    def _try_another(self, size: BatchSize, least_steps: float) -> None:
         """Begin the trial that is due and promises most, if there is one.
 
         Plain decoding is tried when it is due, and so is the smallest rung of drafts while plain
         decoding is chosen: the text may have changed. Other rungs must promise a gain.
+        Drafts are not tried in place of plain decoding before `least_steps`.
         """
         now, tried, most = size.num_steps, size.chosen, -1.0
+        is_poor = self._lost_s > _MOST_LOST * self._spent_s
         for rung, due in enumerate(size.due):
-            if rung == size.chosen or now < due:
+            is_barred = size.chosen == 0 and (is_poor or now < least_steps)
+            if rung == size.chosen or now < due or is_barred:
                 continue
             is_next = rung == 0 or rung == size.chosen + 1 == 1
             is_measured = is_next or size.chosen > 0 or size.costs[1].is_known
@@ -169,8 +219,8 @@ class Adaptation:
         rung, samples = trial.rung, trial.num_samples
         is_complete = samples >= self._num_wanted(size, rung)
         now = self._chosen_rate(size)
-        most = self.ladder[rung].most_emitted / self._net(size, trial.seconds.usual)
-        is_hopeless = size.chosen == 0 and samples > 0 and most < now
+        most = self._likely_gain(rung) / self._net(size, trial.seconds.usual)
+        is_hopeless = rung > size.chosen and samples > 0 and most < now
         is_hopeless |= trial.num_slow >= _MOST_SLOW
         is_new = size.num_steps - trial.since < LONGEST_TRIAL
         if is_new and not is_complete and not is_hopeless:
@@ -224,6 +274,14 @@ class Adaptation:
         ]
         return min(known, key=lambda each: each[:2])[2] if known else None
 
+    def _calm(self, num_rows: int) -> BatchSize | None:
+        """The measured size without prompts of as many rows, or of twice as many: while a row reads
+        its prompt, fewer rows decode.
+        """
+        rows = num_rows.bit_length()
+        sizes = (self._sizes.get((each, 0)) for each in (rows, rows + 1))
+        return next((size for size in sizes if size and size.is_known), None)
+
     def _promise(self, size: BatchSize, rung: int) -> float:
         """The most that a rung can gain over the chosen one, as far as is known."""
         seconds = self._expected_s(size, rung)
@@ -257,6 +315,14 @@ class Adaptation:
             return float(most)
         gain, steps = self._gains[known[-1]], self.ladder[known[-1]].most_emitted - 1
         return min(1 + (gain.value - 1 + 1 / gain.num) * (most - 1) / steps, most)
+
+    def _likely_gain(self, rung: int) -> float:
+        """What a round of a rung emits at most, two standard errors above its mean."""
+        gain, most = self._gains[rung], self.ladder[rung].most_emitted
+        if rung == 0 or not gain.num:
+            return float(most)
+        variance = (most - 1) * max(gain.value - 1, 1 / gain.num)
+        return min(gain.value + 2 * math.sqrt(variance / gain.num), most)
 
     def _rate(self, size: BatchSize, rung: int, seconds: float) -> float:
         """Tokens per second and row."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 FIRST_STEPS = 4  # of a new batch size; then another rung is tried
 TRIAL_ROUNDS = 8  # rows times steps of a trial: few rows need more steps to show their gain
 LONGEST_TRIAL = 24  # steps: more than the slow ones that 2,000 steps may have (1%)
-IMPOSSIBLE = 1.15  # plain decoding cannot take so much longer than verifying drafts
+IMPOSSIBLE = 1.15  # fewer drafts, or none, cannot take so much longer than more
 _WINDOW = 8  # steps of a rung that are remembered
 _MEMORY = 0.1  # least weight of a step with many rows; one with few rows has less
 _FIRST_WAIT = 8  # steps from a new choice, or the first lost trial of a rung, to the next trial
@@ -117,9 +117,9 @@ class BatchSize:
         else:
             self.costs[rung].note(seconds)
             usual = self.costs[rung].usual
-        plain = self.costs[0]
-        if rung and plain.is_known and plain.usual > IMPOSSIBLE * usual:
-            plain.forget()  # all its steps were slow: measure again
+        for fewer in self.costs[:rung]:
+            if fewer.is_known and fewer.usual > IMPOSSIBLE * usual:
+                fewer.forget()  # all its steps were slow: measure again
 
     def _is_impossible(self, seconds: float) -> bool:
         """Whether something else made this plain step slow: with drafts it would take longer.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from outrider.ops.linear.linear_limits import MOST_SKINNY_ROWS
 from outrider.runtime.runner import Runner
 from outrider.step.buckets import Buckets
 from outrider.step.graph_executor import MAX_CAPTURED_TOKENS
@@ -100,22 +101,31 @@ def warm_up(
 ) -> WarmUp:
     """Capture each shape. The first of each kind runs too, which compiles its kernels."""
     began, before = time.perf_counter(), _device_bytes(device)
-    kinds = set()
+    met: set[object] = set()
     for done, shape in enumerate(shapes):
         on_progress(done, len(shapes))
-        parts = bool(shape.rows), bool(shape.chunk.rows), bool(shape.ragged)
-        kind = (shape.tree, *parts, shape.sampling_flags)
-        if kind in kinds:
+        kinds = _kinds(shape)
+        if kinds <= met:
             runner.prepare(shape)
         else:
             runner.dummy_run(shape)
-            kinds.add(kind)
+            met |= kinds
     on_progress(len(shapes), len(shapes))
     return WarmUp(
         num_shapes=len(shapes),
         seconds=time.perf_counter() - began,
         device_bytes=_device_bytes(device) - before,
     )
+
+
+def _kinds(shape: StepShape) -> set[object]:
+    """What decides the kernels of a step. Linear layers of many rows choose theirs by the number of
+    rows, and compare it with another before the first capture.
+    """
+    parts = bool(shape.rows), bool(shape.chunk.rows), bool(shape.ragged)
+    sizes = {("layers", shape.num_query), ("logits", shape.num_sampled)}
+    many = {(name, num) for name, num in sizes if num > MOST_SKINNY_ROWS}
+    return {(shape.tree, *parts, shape.sampling_flags), *many}
 
 
 def take_memory(runner: Runner, largest: StepShape, device: torch.device) -> int:

@@ -74,5 +74,5 @@ def test_a_trial_leaves_out_steps_that_are_much_slower_than_the_chosen_budget():
     last = len(adaptation.ladder) - 1
     size = sized(adaptation, seconds={last: 0.5})
     size.chosen, size.num_steps = last, 1000
-    adaptation._try_another(size)  # plain decoding, whose steps are not longer
+    adaptation._try_another(size, 0.0)  # plain decoding, whose steps are not longer
     assert (size.trial.rung, size.trial.most_s) == (0, pytest.approx(IMPOSSIBLE * 0.5))

@@ -1,0 +1,89 @@
+"""What adaptive drafting costs where drafts do not pay, by the prices of a CPU with two cores.
+
+Steps are measured with noise; what they cost is counted without it.
+"""
+
+import random
+
+import pytest
+from support.hiccups import Adversary, Machine, simulate
+from support.paper import PaperRunner, facts, submission
+
+from outrider.engine.adaptive_drafting import Adaptation
+from outrider.engine.engine import Engine
+from outrider.wire.draft_budget import PLAIN, Budget
+
+CHAIN = Budget(steps=7, topk=1, nodes=8)
+NOISE = 0.04
+SEEDS = range(4)
+
+
+def price(width):
+    """Milliseconds of a step of SmolLM2, by its query tokens."""
+    return 62 + 1.25 * width
+
+
+@pytest.mark.parametrize("rows", [8, 16])
+@pytest.mark.parametrize("span", [64, 128, 512])
+def test_drafts_that_do_not_pay_cost_little_from_the_first_step_on(rows, span):
+    machine = Machine(rows=rows, seconds=price, accept_rate=0.1, noise=NOISE)
+    ratios = []
+    for seed in SEEDS:
+        nothing = Adversary(lambda step, budget, before: False, [])
+        rng, adaptation = random.Random(seed), Adaptation(CHAIN)
+        run = simulate(adaptation, machine, nothing, rng, num_steps=span, num_in_flight=0)
+        cost = sum(map(machine.cost, run.budgets))
+        ratios.append(sum(run.tokens) / cost / machine.rate(PLAIN))
+    print(ratios)
+    assert sum(ratios) / len(ratios) >= 0.97
+
+
+class Churn(PaperRunner):
+    """Accepts a tenth of the drafts."""
+
+    def _decode(self, row, bound, nodes):
+        num_emitted = 1
+        while num_emitted < nodes and self.rng.random() < 0.1:
+            num_emitted += 1
+        self.lengths[row] += num_emitted
+        return (1,) * num_emitted
+
+    def _chunk(self, chunk):
+        self.lengths[chunk.row] = chunk.start + len(chunk.tokens)
+        return (1,) if chunk.is_last else ()
+
+
+def milliseconds(seed, *, nodes, is_adaptive):
+    """What 64 requests with prompts of 10 to 350 tokens cost, 16 at a time."""
+    known = facts(
+        nodes=nodes,
+        max_rows=16,
+        step_tokens=512,
+        num_pages=100_000,
+        max_context=1000,
+        max_queued=64,
+        prefix_cache=False,
+        is_adaptive=is_adaptive,
+    )
+    costs, rng, clock = [], random.Random(seed), random.Random(seed)
+
+    def measure(width):
+        costs.append(price(width))
+        return costs[-1] * clock.gauss(1.0, NOISE) / 1e3
+
+    engine = Engine(Churn(known, random.Random(seed), seconds=measure), known)
+    for number in range(64):
+        engine.add(submission(str(number), [1] * rng.randint(10, 350), max_tokens=64))
+    while engine.has_work:
+        engine.step()
+    return sum(costs)
+
+
+def test_drafts_that_do_not_pay_cost_little_when_requests_come_and_go():
+    ratios = [
+        milliseconds(seed, nodes=1, is_adaptive=False)
+        / milliseconds(seed, nodes=8, is_adaptive=True)
+        for seed in SEEDS
+    ]
+    print(ratios)
+    assert sum(ratios) / len(ratios) >= 0.975
