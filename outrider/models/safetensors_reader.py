@@ -15,6 +15,7 @@ from outrider.models.mapped_file import MappedFile
 from outrider.models.quantised.find_packed import UNUSED, PackedWeight, find_packed
 from outrider.models.quantised.packed_weights import Parts
 from outrider.models.quantised.quantisation import read_quantisation
+from outrider.models.quantised.widen_cut import widen_cut
 from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.models.text_model_fields import FLAT, Nesting
 
@@ -130,14 +131,15 @@ class Checkpoint:
         """
         if self._resident_bytes > _MOST_RESIDENT:
             self._release()
-        tensor = cut.of(self._widened(name) if name in self._packed else self._view(name))
+        tensor = self._widened(name, cut) if name in self._packed else cut.of(self._view(name))
         if not is_finite(tensor):
             self._non_finite.add(self._nesting.stored_name(name))
         return tensor
 
-    def _widened(self, name: str) -> torch.Tensor:
-        """The numbers of a quantised weight in float32."""
-        return self._explained(name, self._packed[name].form.widen)
+    def _widened(self, name: str, cut: Cut) -> torch.Tensor:
+        """The numbers of a quantised weight, or of a part of it, in float32."""
+        form = self._packed[name].form
+        return self._explained(name, lambda parts: widen_cut(form, parts, cut))
 
     def _explained(self, name: str, read: Callable[[Parts], T]) -> T:
         """What `read` finds in the parts of a quantised weight; an error names the weight."""

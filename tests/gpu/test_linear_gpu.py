@@ -49,7 +49,8 @@ def test_a_gate_is_as_good_as_its_type_allows(shape, dtype):
     rows, outputs, inputs = shape
     x, weight, _ = operands(rows, 2 * (outputs // 2), inputs, device="cuda", dtype=dtype)
     gate, up = F.linear(x.double(), weight.double()).chunk(2, dim=-1)
-    close = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 1e-4}
+    # Gates and ups are rounded too, and silu makes the error of a gate of -6 five times larger.
+    close = {"rtol": 6 * torch.finfo(dtype).eps, "atol": 1e-4}
     torch.testing.assert_close(linear_swiglu(x, weight).double(), F.silu(gate) * up, **close)
 
 

@@ -1,8 +1,10 @@
 """One class per form in which a quantised weight is stored. Each gives its shape and its values.
 
-A weight is widened to float32 at load. `parts` are the stored tensors of one module by suffix.
+A weight is widened to float32 at load. `parts` are the stored tensors of one module by suffix. A
+rank that reads a part of a weight narrows these tensors first, in whole blocks, words and groups.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -19,6 +21,7 @@ from outrider.models.quantised.unpack_bits import (
 
 Parts = Mapping[str, torch.Tensor]  # by suffix, such as weight_scale
 _MXFP8_BLOCK = (1, 32)
+_WORD = 32  # bits
 _BYTES = (torch.uint8, torch.float8_e8m0fnu)
 
 
@@ -28,6 +31,14 @@ class PackedForm(Protocol):
     def shape(self, parts: Parts) -> tuple[int, ...]: ...
 
     def widen(self, parts: Parts) -> torch.Tensor: ...  # [out, in] float32
+
+    def unit(self, parts: Parts, dim: int) -> int:
+        """Where the weight can be cut: at multiples of this; 0 if it cannot, or is damaged."""
+        ...
+
+    def narrow(self, parts: Parts, dim: int, first: int, num: int) -> Parts:
+        """The parts of some rows or columns, from a multiple of `unit` on."""
+        ...
 
 
 class ScaledForm:
@@ -42,8 +53,42 @@ class ScaledForm:
 
     def widen(self, parts: Parts) -> torch.Tensor:
         weight, stored = parts["weight"], parts[self._scale]
-        block = _MXFP8_BLOCK if stored.dtype == torch.uint8 else self._block
+        block = self._block_of(stored)
         return weight.float() * spread_scale(_wide(stored), tuple(weight.shape), block)
+
+    def unit(self, parts: Parts, dim: int) -> int:
+        weight, scale = parts["weight"], parts[self._scale]
+        if scale.numel() == 1 or _is_per_row(scale, weight.shape[0]):
+            return 1
+        block = self._block_of(scale)
+        return block[dim] if _grid(scale) == _num_blocks(weight, block) else 0
+
+    def narrow(self, parts: Parts, dim: int, first: int, num: int) -> Parts:
+        weight, scale = parts["weight"], parts[self._scale]
+        if _is_per_row(scale, weight.shape[0]) and scale.numel() > 1:
+            scale = scale if dim else scale.narrow(0, first, num)
+        elif scale.numel() > 1:
+            block = self._block_of(scale)[dim]
+            axis = 2 * dim if scale.ndim == 4 else dim
+            scale = scale.narrow(axis, first // block, -(-num // block))
+        return {"weight": weight.narrow(dim, first, num), self._scale: scale}
+
+    def _block_of(self, scale: torch.Tensor) -> tuple[int, int]:
+        return _MXFP8_BLOCK if scale.dtype == torch.uint8 else self._block
+
+
+def _is_per_row(scale: torch.Tensor, rows: int) -> bool:
+    return scale.ndim > 0 and scale.numel() == rows == scale.shape[0]
+
+
+def _grid(scale: torch.Tensor) -> tuple[int, ...]:
+    """Blocks along both axes; ModelOpt stores [row blocks, 1, column blocks, 1]."""
+    return tuple(scale.shape[::2]) if scale.ndim == 4 else tuple(scale.shape)
+
+
+def _num_blocks(weight: torch.Tensor, block: tuple[int, int]) -> tuple[int, ...]:
+    rows, columns = weight.shape
+    return -(-rows // block[0]), -(-columns // block[1])
 
 
 def spread_scale(
@@ -92,6 +137,23 @@ class NibbleForm:
             scale = scale / factor if self._is_inverse else scale * factor
         return values * scale.repeat_interleave(columns // scale.shape[1], 1)
 
+    def unit(self, parts: Parts, dim: int) -> int:
+        (rows, columns), scale = self.shape(parts), parts[self._scale]
+        if scale.ndim != 2 or scale.shape[0] != rows or columns % scale.shape[1]:
+            return 0
+        group = columns // scale.shape[1]
+        return group + group % 2 * group if dim else 1  # whole bytes
+
+    def narrow(self, parts: Parts, dim: int, first: int, num: int) -> Parts:
+        weight, scale = parts[self._weight], parts[self._scale]
+        if dim:
+            group = 2 * weight.shape[1] // scale.shape[1]
+            weight = weight.narrow(1, first // 2, num // 2)
+            scale = scale.narrow(1, first // group, num // group)
+        else:
+            weight, scale = weight.narrow(0, first, num), scale.narrow(0, first, num)
+        return {**parts, self._weight: weight, self._scale: scale}
+
 
 class GroupedWords:
     """compressed-tensors: integers in words along the inputs, a scale per group of inputs."""
@@ -116,6 +178,35 @@ class GroupedWords:
         widened: torch.Tensor = integers.float() * scale[:, groups]
         return widened
 
+    def unit(self, parts: Parts, dim: int) -> int:
+        (rows, columns), scale = self.shape(parts), parts["weight_scale"]
+        per_word = _WORD // self._bits
+        if scale.ndim != 2 or scale.shape[0] != rows or "weight_g_idx" in parts:
+            return 0
+        if dim:
+            return 0 if columns % scale.shape[1] else math.lcm(columns // scale.shape[1], per_word)
+        return per_word if "weight_zero_point" in parts else 1
+
+    def narrow(self, parts: Parts, dim: int, first: int, num: int) -> Parts:
+        (rows, columns), scale = self.shape(parts), parts["weight_scale"]
+        per_word, found = _WORD // self._bits, dict(parts)
+        num_words, group = -(-num // per_word), columns // scale.shape[1]
+        if dim:
+            found["weight_packed"] = found["weight_packed"].narrow(1, first // per_word, num_words)
+            groups = (1, first // group, num // group)
+            for name in ("weight_scale", "weight_zero_point"):
+                if name in found:
+                    found[name] = found[name].narrow(*groups)
+            sizes = [rows, num]
+        else:
+            for name in ("weight_packed", "weight_scale"):
+                found[name] = found[name].narrow(0, first, num)
+            if "weight_zero_point" in found:
+                zeros = found["weight_zero_point"]
+                found["weight_zero_point"] = zeros.narrow(0, first // per_word, num_words)
+            sizes = [num, columns]
+        return {**found, "weight_shape": torch.tensor(sizes)}
+
 
 class GptqWords:
     """GPTQ: integers in words along the inputs, stored transposed."""
@@ -135,6 +226,31 @@ class GptqWords:
         groups = _groups(integers.shape[1], scale.shape[1], parts.get("g_idx"))
         return (integers - zeros[:, groups]).float() * scale[:, groups]
 
+    def unit(self, parts: Parts, dim: int) -> int:
+        (_, columns), per_word = self.shape(parts), _WORD // self._bits
+        num_groups = parts["scales"].shape[0]
+        if not dim or _has_order(parts.get("g_idx"), columns):
+            return per_word
+        return 0 if columns % num_groups else math.lcm(columns // num_groups, per_word)
+
+    def narrow(self, parts: Parts, dim: int, first: int, num: int) -> Parts:
+        (_, columns), per_word, found = self.shape(parts), _WORD // self._bits, dict(parts)
+        words = (first // per_word, -(-num // per_word))
+        if not dim:
+            found["scales"] = found["scales"].narrow(1, first, num)
+            found["qzeros"] = found["qzeros"].narrow(1, *words)
+            found["qweight"] = found["qweight"].narrow(1, first, num)
+            return found
+        found["qweight"] = found["qweight"].narrow(0, *words)
+        if _has_order(parts.get("g_idx"), columns):
+            found["g_idx"] = found["g_idx"].narrow(0, first, num)
+            return found
+        found.pop("g_idx", None)
+        group = columns // found["scales"].shape[0]
+        for name in ("scales", "qzeros"):
+            found[name] = found[name].narrow(0, first // group, num // group)
+        return found
+
 
 class AwqWords:
     """AWQ: 4-bit integers in words along the outputs, stored transposed."""
@@ -149,11 +265,34 @@ class AwqWords:
         groups = _groups(integers.shape[1], scale.shape[1], None)
         return (integers - zeros[:, groups]).float() * scale[:, groups]
 
+    def unit(self, parts: Parts, dim: int) -> int:
+        _, columns = self.shape(parts)
+        num_groups = parts["scales"].shape[0]
+        return 8 if not dim else 0 if columns % num_groups else columns // num_groups
+
+    def narrow(self, parts: Parts, dim: int, first: int, num: int) -> Parts:
+        found = dict(parts)
+        if not dim:
+            found["scales"] = found["scales"].narrow(1, first, num)
+            for name in ("qweight", "qzeros"):
+                found[name] = found[name].narrow(1, first // 8, num // 8)
+            return found
+        group = self.shape(parts)[1] // found["scales"].shape[0]
+        found["qweight"] = found["qweight"].narrow(0, first, num)
+        for name in ("scales", "qzeros"):
+            found[name] = found[name].narrow(0, first // group, num // group)
+        return found
+
 
 def _two_axes(stored: torch.Tensor) -> tuple[int, int]:
     if stored.ndim != 2:
         raise ConfigError(f"a quantised weight has two axes, and this one {list(stored.shape)}")
     return stored.shape[0], stored.shape[1]
+
+
+def _has_order(order: torch.Tensor | None, columns: int) -> bool:
+    """Whether every input names its group."""
+    return order is not None and order.shape[0] == columns and bool((order >= 0).all())
 
 
 def _groups(columns: int, num: int, order: torch.Tensor | None) -> torch.Tensor:  # [columns]

@@ -53,7 +53,8 @@ def prefill_tiles(head_dim: int, dtype: torch.dtype) -> PrefillTiles:
     keys = block_keys(head_dim, dtype)
     if dtype == torch.float32:  # no tensor cores: operands are held in registers
         return PrefillTiles(rows=16, keys=keys, num_warps=8, num_stages=2)
-    return PrefillTiles(keys=keys)
+    # A thread holds the sums of a split and of the splits before it: 128 rows of 256 do not fit.
+    return PrefillTiles(rows=128 if head_dim <= 128 else 64, keys=keys)
 
 
 # Views into packed buffers have any alignment, and sizes change from step to step.

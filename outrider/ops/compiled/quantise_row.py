@@ -7,6 +7,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from outrider.config.kernel_cache import HAS_CACHE
 from outrider.ops.compiled.block_kind import BLOCK
 from outrider.ops.compiled.vector_ir import (
     FLOAT,
@@ -27,7 +28,7 @@ _NO_SIGN = 0x7FFFFFFF
 _CODES = ir.VectorType(INT8, LANES)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=HAS_CACHE)  # type: ignore[untyped-decorator]
 def quantise_row(
     x: np.ndarray,  # float32 [in]
     codes: np.ndarray,  # int8 [blocks * 32]

@@ -3,13 +3,17 @@
 import json
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError
+from outrider.models.quantised.find_packed import find_packed
+from outrider.models.quantised.quantisation import parse_quantisation
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.models.tensor_cut import Cut
 from tests.support import packed_folders as forms
 from tests.support.spoken import tiny_llama
 from tests.support.v4 import harness_of, prompt, tiny_v4
@@ -74,6 +78,47 @@ def test_every_stored_number_is_read(folders, form):
         assert set(found.names) == set(expected.names)
         for name in expected.names:
             torch.testing.assert_close(found.read(name), expected.read(name), rtol=0, atol=0)
+
+
+def cuts_of(size):
+    half = size // 2
+    yield Cut(0, ((0, half),))
+    yield Cut(1, ((half, size),))
+    for dim in (0, 1):
+        yield Cut(dim, ((3, size - 5),))  # inside of blocks, words and groups
+        yield Cut(dim, ((1, 2), (half, half + 9)))
+        yield Cut(dim, ((half, half),))  # of a rank that has no part of it
+
+
+@pytest.mark.fast_cases(99)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_part_of_a_weight_has_the_numbers_of_the_whole(folders, form):
+    packed, plain = folders(*FORMS[form])
+    name = "model.layers.0.self_attn.q_proj.weight"
+    with Checkpoint(packed) as found, Checkpoint(plain) as expected:
+        whole = expected.read(name)
+        for cut in cuts_of(min(whole.shape)):
+            torch.testing.assert_close(found.read(name, cut), cut.of(whole), rtol=0, atol=0)
+
+
+@pytest.mark.fast_cases(99)
+@pytest.mark.parametrize("form", [name for name in FORMS if "order" not in name])
+def test_the_rest_of_a_weight_is_not_widened(form):
+    packer, config = FORMS[form]
+    parts, _ = packer(64, 64, np.random.default_rng(1))
+    types = {torch.uint8: "U8", torch.int8: "I8", torch.int32: "I32"}
+    types |= {torch.float8_e4m3fn: "F8_E4M3", torch.float8_e8m0fnu: "F8_E8M0"}
+    found = find_packed(
+        [f"m.{suffix}" for suffix in parts],
+        lambda name: types.get(parts[name[2:]].dtype, "F32"),
+        parse_quantisation(config),
+    )["m"].form
+    for dim in (0, 1):
+        unit = found.unit(parts, dim)
+        assert 0 < unit <= 32
+        few = found.narrow(parts, dim, 0, unit)
+        assert found.shape(few)[dim] == unit
+        assert found.widen(few).numel() == 64 * unit
 
 
 @pytest.mark.parametrize("form", ["fp8 blocks", "GPTQ", "NVFP4"])
