@@ -8,6 +8,7 @@ from benchmarks.commands import (
     churn_command,
     host_command,
     ranks_command,
+    roles_command,
     step_commands,
     widen_command,
 )
@@ -26,6 +27,7 @@ app.command("prefill")(step_commands.prefill)
 app.command("churn")(churn_command.churn)
 app.command("host")(host_command.host)
 app.command("ranks")(ranks_command.ranks)
+app.command("roles")(roles_command.roles)
 app.command("widen")(widen_command.widen)
 
 

@@ -15,6 +15,7 @@ from outrider.ops.attention import decode_triton as attention
 from outrider.ops.attention import prefill_triton as prefill
 from outrider.ops.attention import splits_triton as splits
 from outrider.ops.attention import tree_paths_triton as paths
+from outrider.ops.attention.decode_tiles_triton import DecodeTiles, decode_tiles
 
 COPY_RATE = 4.27e12  # bytes/s of a device-to-device copy on an H200
 MATRIX_RATE = 782e12  # flop/s of a large bf16 product on it
@@ -105,7 +106,7 @@ def time_decode_rows(
     model: AttentionModel,
     case: DecodeCase,
     layers: list[torch.Tensor],
-    tiles: attention.DecodeTiles | None = None,
+    tiles: DecodeTiles | None = None,
 ) -> float:
     pages = (case.context + case.nodes + PAGE_SIZE) // PAGE_SIZE
     table = torch.nn.functional.pad(make_table(case.rows, pages), (0, case.spare // PAGE_SIZE))
@@ -190,7 +191,7 @@ def print_prompt(model: AttentionModel, case: PromptCase, seconds: float, note: 
 
 def measure(model: AttentionModel) -> None:
     """The table of shapes, with the tiles as they are in the package."""
-    print("decode rows", attention.decode_tiles(model.head_dim, torch.bfloat16))
+    print("decode rows", decode_tiles(model.head_dim, torch.bfloat16))
     for context in (128, 1024, 8192):
         for rows in (1, 8, 32, 64):
             layers = make_layers(model, rows * (context + 2 * PAGE_SIZE))
@@ -208,7 +209,7 @@ def measure(model: AttentionModel) -> None:
 
 
 DECODE_SWEEP = [
-    attention.DecodeTiles(rows=16, keys=keys, split=split, num_warps=num_warps, num_stages=stages)
+    DecodeTiles(rows=16, keys=keys, split=split, num_warps=num_warps, num_stages=stages)
     for keys, split, num_warps, stages in [
         (64, 256, 4, 3),
         (64, 256, 4, 4),
@@ -224,7 +225,7 @@ DECODE_SWEEP = [
     ]
 ]
 TREE_SWEEP = [
-    attention.DecodeTiles(rows=rows, keys=keys, num_warps=num_warps, num_stages=stages)
+    DecodeTiles(rows=rows, keys=keys, num_warps=num_warps, num_stages=stages)
     for rows, keys, num_warps, stages in [
         (16, 64, 4, 3),
         (32, 64, 4, 3),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from outrider.engine.adaptive_drafting import DraftPolicy
 from outrider.engine.engine import Engine
 from outrider.kv.kv_pool import PageFamily
 from outrider.models.model_config import AnyAttention
@@ -19,6 +20,10 @@ class BenchEngine(Engine):
         lease = cache.open(tokens)
         cache.extend(lease, len(tokens))
         cache.close(lease, tokens)
+
+    def use_policy(self, policy: DraftPolicy) -> None:
+        """Draft as this policy says, from the next step on."""
+        self._scheduler._policy = policy
 
 
 class DraftWithPools:

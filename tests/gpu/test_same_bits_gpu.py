@@ -1,4 +1,4 @@
-"""Answers in bf16 have the same bits with other chunks, after prefix hits and after preemptions."""
+"""Answers in bf16 have the same bits with drafts and other chunks, prefix hits and preemptions."""
 
 import random
 
@@ -11,7 +11,7 @@ from support.tiny import save_tiny
 from support.v4 import saved_v4
 
 from outrider.models.target import load_target
-from outrider.runtime.draft_kinds import NgramDraft, NoDraft
+from outrider.runtime.draft_kinds import NgramDraft
 from outrider.wire.draft_budget import Budget
 
 pytest.importorskip("triton")
@@ -19,10 +19,7 @@ pytest.importorskip("triton")
 USUAL = ["llama", "llama-uneven", "qwen2", "qwen3", "mixtral", "deepseek-v2-lite", "deepseek-v3"]
 RECURRENT = ["qwen3-next", "qwen3.5"]
 OTHERS = ["v4", *RECURRENT]  # without a prefix cache
-PLAIN, CHAIN = (
-    NoDraft(),
-    NgramDraft(budget=Budget(steps=3, topk=1, nodes=4), min_match=2, max_match=4),
-)
+CHAIN = NgramDraft(budget=Budget(steps=3, topk=1, nodes=4), min_match=2, max_match=4)
 FIXED = {"device": "cuda", "arithmetic": "fixed", "max_context": 700, "page_size": 16}
 MAX_TOKENS = 80
 
@@ -60,8 +57,7 @@ def scores(outputs):
     return {name.split(".")[1]: (one.tokens, one.logprobs) for name, one in outputs.items()}
 
 
-@pytest.mark.parametrize("draft", [PLAIN, CHAIN], ids=["plain", "chain"])
-def test_chunks_prefix_hits_and_preemptions_change_no_bit(target, draft):
+def test_drafts_chunks_prefix_hits_and_preemptions_change_no_bit(target):
     family, model = target
     texts, has_cache = prompts(60), family not in OTHERS
     roomy = Shape(max_rows=1, step_tokens=1024, kv_tokens=4096, prefix_cache=False, **FIXED)
@@ -70,7 +66,7 @@ def test_chunks_prefix_hits_and_preemptions_change_no_bit(target, draft):
         max_rows=4, step_tokens=45, kv_tokens=1040, prefix_cache=has_cache, executor="eager",
         depth=1, **FIXED,
     )  # fmt: skip
-    engine = engine_of(model, tight, draft)
+    engine = engine_of(model, tight, CHAIN)
     turns = [run_all(engine, ask(texts, turn)) for turn in range(2)]
     progress = [one.last.progress for turn in turns for one in turn.values()]
     assert sum(one.preemptions for one in progress)
