@@ -65,7 +65,7 @@ class Display:
     """What is shown while the server starts."""
 
     loading: OnProgress
-    ready: Callable[[str, RunnerFacts], None]  # with the URL
+    ready: Callable[[str, Sequence[RunnerFacts]], None]  # with the URL; a fact per replica
 
 
 def run_server(settings: ServeSettings, opened: OpenedModel, display: Display) -> None:
@@ -118,7 +118,7 @@ async def _serve(
             settings,
             async_engine,
             replace(settings.model, sampling_defaults=opened.sampling_defaults),
-            ready=lambda: display.ready(_url(listener, settings.web), facts),
+            ready=lambda: display.ready(_url(listener, settings.web), all_facts),
         )
         runs = zip(supervisors, async_engine.replicas, strict=True)
         supervising = asyncio.gather(*(each.run(replica) for each, replica in runs))

@@ -50,8 +50,8 @@ class TreeChooser:
         self._drafted = _Drafted(entries, selected)
         return selected.tree
 
-    def learn(self, verify_result: VerifyResult) -> None:
-        """Count which drafts of the step were accepted."""
+    def learn(self, plan: StepPlan, verify_result: VerifyResult) -> None:
+        """Count which drafts of the step were accepted. A step that failed left some uncounted."""
         drafted, self._drafted = self._drafted, None
-        if drafted is not None:
+        if plan.shape.ragged and drafted is not None:
             count_accepted_(self._table, drafted.entries, drafted.selected, verify_result.path)

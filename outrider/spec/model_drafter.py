@@ -118,7 +118,7 @@ class ModelDrafter:
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Catch up with what the target decided, on the target's aux hidden states."""
-        self._chooser.learn(outcome.verify_result)
+        self._chooser.learn(plan, outcome.verify_result)
         catch_up = _plans_of(plan).catch_up
         accepted = gather_accepted(
             outcome,

@@ -95,7 +95,7 @@ class NgramDrafter(ModelessDrafter):
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Append the emitted tokens. The next step overwrites those past the accepted drafts."""
         del table
-        self._chooser.learn(outcome.verify_result)
+        self._chooser.learn(plan, outcome.verify_result)
         decode, chunk, emitted = plan.decode, plan.chunk, outcome.verify_result.emitted
         ahead = torch.arange(1, emitted.shape[1] + 1, device=emitted.device)
         self._text.write(decode.rows, decode.lengths[:, None] + ahead, emitted)

@@ -85,3 +85,13 @@ def test_what_is_not_finite_is_stored_in_keys_only() -> None:
     assert stored[0].isfinite().all()
     assert stored[1, :KV_HEADS].isnan().all()
     assert not stored[1, KV_HEADS:].any()
+
+
+def test_a_norm_of_zeros_without_eps_stops_no_other_row() -> None:
+    norm, gate_up = make_norm(torch.ones(HIDDEN), 0.0), eight_bit_linear(torch.randn(96, HIDDEN))
+    x = torch.randn(3, HIDDEN)
+    expected = BlockGate(norm, gate_up)(x)
+    x[1] = 0.0
+    out = BlockGate(norm, gate_up)(x)
+    assert out[1].isnan().all()
+    assert torch.equal(out[[0, 2]], expected[[0, 2]])

@@ -17,6 +17,7 @@ from outrider.server.choose_replica import ReplicaChooser
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.remote_replicas import RemoteReplicas
+from outrider.server.start_progress import memory_line
 from outrider.server.worker_messages import Abort, Submit
 from outrider.server.worker_plans import check_same_devices, plan_workers
 from outrider.structured.grammar_cache import NO_GRAMMARS
@@ -134,6 +135,12 @@ def test_replicas_on_one_gpu_need_a_size_of_their_caches():
     with pytest.raises(ConfigError, match="set --kv-tokens"):
         plan_workers(config_of("cuda:0", data=2), {})
     assert len(plan_workers(config_of("cuda:0", kv_tokens=4096, data=2), {})) == 2
+
+
+def test_the_start_line_counts_replicas():
+    known = facts(max_rows=2)
+    assert memory_line([known]).startswith("weights 0.00 GB; KV cache of")
+    assert memory_line([known, known]).startswith("2 replicas, each with weights 0.00 GB")
 
 
 def test_too_few_gpus_are_noticed_though_a_cpu_would_do():

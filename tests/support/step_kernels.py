@@ -333,7 +333,7 @@ def check_calibration(seed: int, device: str) -> None:
     there, found = moved(candidates, device), moved(table, device)
     entries = calibrate_triton_(there, kinds.to(device), found, steps=tree.steps)
     assert_same(entries, calibrate_reference_(candidates, kinds, table, steps=tree.steps))
-    torch.testing.assert_close(there.scores.cpu(), candidates.scores)
+    torch.testing.assert_close(there.scores.cpu(), candidates.scores, atol=1e-4, rtol=1e-4)
     selected = select_nodes_reference(root, candidates, decode.budgets, tree)
     _, result = random_verify_result(rng, selected.tree)
     path = result.path.contiguous()

@@ -66,7 +66,7 @@ def _attend(
     )
 
 
-@njit(cache=HAS_CACHE, fastmath={"reassoc", "contract", "nsz"})  # type: ignore[untyped-decorator]
+@njit(cache=HAS_CACHE, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})  # type: ignore[untyped-decorator]
 def _dot(left: np.ndarray, right: np.ndarray) -> np.float32:  # [n] both
     """Summed in several parts, which depend on the length alone."""
     total = np.float32(0.0)
@@ -75,7 +75,7 @@ def _dot(left: np.ndarray, right: np.ndarray) -> np.float32:  # [n] both
     return total
 
 
-@njit(cache=HAS_CACHE, fastmath={"reassoc", "nsz"})  # type: ignore[untyped-decorator]
+@njit(cache=HAS_CACHE, error_model="numpy", fastmath={"reassoc", "nsz"})  # type: ignore[untyped-decorator]
 def _sum(values: np.ndarray) -> np.float32:  # [n]
     """Likewise."""
     total = np.float32(0.0)
@@ -84,7 +84,7 @@ def _sum(values: np.ndarray) -> np.float32:  # [n]
     return total
 
 
-@njit(cache=HAS_CACHE)  # type: ignore[untyped-decorator]
+@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
 def _read_keys(
     query: np.ndarray,  # [dim]
     pool: np.ndarray,  # [slots, 2 * kv_heads, dim]
@@ -113,7 +113,7 @@ def _read_keys(
         out[channel] *= inverse
 
 
-@cfunc("void(voidptr)", cache=HAS_CACHE)  # type: ignore[untyped-decorator]
+@cfunc("void(voidptr)", cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
 def attend_rows(pointer: int) -> None:
     """Each thread computes every n-th pair of query token and head: later tokens see more keys."""
     given = carray(pointer, (14,), np.int64)

@@ -6,10 +6,12 @@ multiply-adds. So the bits of a row do not depend on the rows beside it.
 
 from typing import Any
 
+import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import types
+from numba import cfunc, types
 from numba.extending import intrinsic
 
+from outrider.config.kernel_cache import HAS_CACHE
 from outrider.ops.compiled.block_kind import BLOCK, HALF_BYTES, KINDS, TILE, BlockKind
 from outrider.ops.compiled.vector_ir import (
     FLOAT,
@@ -30,12 +32,14 @@ from outrider.ops.compiled.vector_ir import (
 
 _VECTOR_BYTES = 4 * TILE
 _ALIGN = 32  # of blocks in memory
+_SIGNATURE = types.void(*[types.intp] * 8)
+_SYMBOL = "outrider_multiply_tile"
 _MOST_ROWS = 8  # whose sums fit into registers
 ROW_GROUPS = (1, 2, 4, _MOST_ROWS)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def multiply_tile(
+def _tile_loops(
     context: Any,
     kind: Any,  # the index of a `BlockKind`
     num_rows: Any,  # one of ROW_GROUPS
@@ -64,7 +68,7 @@ def multiply_tile(
         builder.position_at_end(end)
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 8), generate
+    return _SIGNATURE, generate
 
 
 def _emitted_case(builder: ir.IRBuilder, loop: "_TileLoop", end: ir.Block) -> ir.Block:
@@ -159,3 +163,22 @@ class _TileLoop:
     def _per_block(self, first: ir.Value, place: ir.Value, kind: ir.Type) -> ir.Value:
         address = self._builder.add(first, self._builder.mul(place, number(4)))
         return load(self._builder, address, kind, align=4)
+
+
+@cfunc(_SIGNATURE, cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+def _multiply_tile(
+    kind: int,
+    num_rows: int,
+    blocks: int,
+    codes: int,
+    scales: int,
+    sums: int,
+    num_blocks: int,
+    out: int,
+) -> None:
+    _tile_loops(kind, num_rows, blocks, codes, scales, sums, num_blocks, out)
+
+
+# Callers get a symbol: numba would compile all loops again inside of each of them.
+llvm.add_symbol(_SYMBOL, _multiply_tile.address)
+multiply_tile = types.ExternalFunction(_SYMBOL, _SIGNATURE)

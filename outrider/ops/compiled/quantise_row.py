@@ -28,7 +28,7 @@ _NO_SIGN = 0x7FFFFFFF
 _CODES = ir.VectorType(INT8, LANES)
 
 
-@njit(cache=HAS_CACHE)  # type: ignore[untyped-decorator]
+@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
 def quantise_row(
     x: np.ndarray,  # float32 [in]
     codes: np.ndarray,  # int8 [blocks * 32]

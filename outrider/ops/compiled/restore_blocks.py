@@ -17,7 +17,7 @@ _HALF_BLOCK = BLOCK // 2
 _NONE = np.float32(0.0)
 
 
-@njit(cache=HAS_CACHE)  # type: ignore[untyped-decorator]
+@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
 def restore_blocks(
     weight_at: int,  # address of float32 [outputs, inputs]
     outputs: int,
@@ -43,7 +43,7 @@ def restore_blocks(
     return True
 
 
-@njit(cache=HAS_CACHE)  # type: ignore[untyped-decorator]
+@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
 def _extremes(block: np.ndarray, kind: int) -> tuple[np.float32, np.float32]:
     """The scale of a block, and what code 0 stands for in Q4_1, as float16 numbers."""
     least, most = block[0], block[0]
@@ -59,7 +59,7 @@ def _extremes(block: np.ndarray, kind: int) -> tuple[np.float32, np.float32]:
     return float_of_half(half_bits(scale)), float_of_half(half_bits(first))
 
 
-@njit(cache=HAS_CACHE)  # type: ignore[untyped-decorator]
+@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
 def _find_codes(
     block: np.ndarray, kind: int, scale: np.float32, first: np.float32, codes: np.ndarray
 ) -> bool:
@@ -78,7 +78,7 @@ def _find_codes(
     return num_exact == BLOCK
 
 
-@njit(cache=HAS_CACHE)  # type: ignore[untyped-decorator]
+@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
 def _write(
     to: np.ndarray, kind: int, scale: np.float32, first: np.float32, codes: np.ndarray
 ) -> None:

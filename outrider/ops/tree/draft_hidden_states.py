@@ -109,15 +109,18 @@ def gather_accepted_reference(
 ) -> torch.Tensor:  # [rows * most_emitted + chunk.tokens, aux_width]
     """The same in plain torch."""
     torch.add(decode.lengths, lead, out=new_lengths)
-    new_tokens.copy_(chunk.tokens if lead else next_tokens(chunk, outcome.chunk_choice))
+    if new_tokens.shape[0]:
+        new_tokens.copy_(chunk.tokens if lead else next_tokens(chunk, outcome.chunk_choice))
     return _along_path(outcome, num_chunk_tokens=chunk.tokens.shape[0])
 
 
 def _along_path(outcome: StepOutcome, *, num_chunk_tokens: int) -> torch.Tensor:
     """Aux hidden states in the order of the accepted paths, then those of the chunks."""
     states, path = outcome.aux_hidden_states, outcome.verify_result.path
-    chunks = states[states.shape[0] - num_chunk_tokens :]
+    if outcome.node_queries.shape[1] == 1:  # every query token is accepted
+        return states
     queries = outcome.node_queries.gather(1, path).flatten()
+    chunks = states[states.shape[0] - num_chunk_tokens :]
     return torch.cat([states.index_select(0, queries), chunks])
 
 
@@ -158,6 +161,9 @@ def store_hidden_states_reference(
     chunk_rows: torch.Tensor,  # [chunk.rows] or none
 ) -> None:
     """The same in plain torch."""
+    if most_emitted == 1 and not chunk_rows.shape[0]:
+        hidden_states.index_copy_(0, decode_rows, after[: decode_rows.shape[0]])
+        return
     first = most_emitted * torch.arange(num_accepted.shape[0], device=num_accepted.device)
     index = torch.cat([first + num_accepted, chunk_ends])
     rows = torch.cat([decode_rows, chunk_rows])

@@ -70,23 +70,36 @@ def fill_queries_reference(
     rows = decode.rows[:, None].expand_as(stored)
     seen = decode.lengths[:, None] + tree.depths
     node_slots = page_slots(pages, rows, stored, page_size)
+    tokens, rows, seen, node_slots = (x.flatten() for x in (tree.tokens, rows, seen, node_slots))
     if is_ragged:
         node = node_of_query(queries.of_nodes, num_decode_query)
-        is_padding = tree.tokens < 0  # as row 0 at position 0
-        seen, node_slots = seen.masked_fill(is_padding, 0), node_slots.masked_fill(is_padding, 0)
-        rows = rows.masked_fill(is_padding, 0)
+        is_real = tokens >= 0  # padding is row 0 at position 0
+        rows, seen, node_slots = ((x * is_real)[node] for x in (rows, seen, node_slots))
+        tokens = tokens[node]
     else:
         node = torch.arange(num_decode_query, device=slots.device)
         queries.of_nodes.copy_(node.view_as(queries.of_nodes))
-    torch.cat([tree.tokens.flatten()[node], chunk.tokens], out=queries.tokens)
+    torch.cat([tokens, chunk.tokens], out=queries.tokens)
     queries.tokens.clamp_min_(0)  # an absent node runs as token 0; its result is not used
-    positions.copy_(seen.flatten()[node])
-    slots.copy_(node_slots.flatten()[node])
-    chunk_positions.copy_(chunk.starts[chunk.owners] + chunk_offsets(chunk))
-    is_real = chunk.rows[chunk.owners] > 0
-    chunk_positions.mul_(is_real)
-    chunk_slots.copy_(page_slots(pages, chunk.rows[chunk.owners], chunk_positions, page_size))
-    _fill_sampled(rows.flatten()[node], chunk, queries, sampled)
+    positions.copy_(seen)
+    slots.copy_(node_slots)
+    if chunk.tokens.shape[0]:
+        _place_chunks(chunk, pages, page_size, positions=chunk_positions, slots=chunk_slots)
+    _fill_sampled(rows, chunk, queries, sampled)
+
+
+def _place_chunks(
+    chunk: ChunkRows,
+    pages: torch.Tensor,  # [table_rows, max_pages]
+    page_size: int,
+    *,
+    positions: torch.Tensor,  # [chunk.tokens] written
+    slots: torch.Tensor,  # [chunk.tokens] written
+) -> None:
+    rows = chunk.rows[chunk.owners]
+    positions.copy_(chunk.starts[chunk.owners] + chunk_offsets(chunk))
+    positions.mul_(rows > 0)
+    slots.copy_(page_slots(pages, rows, positions, page_size))
 
 
 def _fill_sampled(
@@ -98,6 +111,11 @@ def _fill_sampled(
     """Write the index, row and position of every sampled token."""
     num_decode_query = rows.shape[0]
     index = torch.arange(num_decode_query, device=sampled.index.device)
+    if not chunk.rows.shape[0]:  # every query token is sampled
+        sampled.index.copy_(index)
+        sampled.rows.copy_(rows)
+        torch.add(queries.positions, 1, out=sampled.positions)
+        return
     ends = num_decode_query + _last_tokens(chunk)
     torch.cat([index, ends], out=sampled.index)
     torch.cat([rows, chunk.rows], out=sampled.rows)
