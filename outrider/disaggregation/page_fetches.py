@@ -160,12 +160,7 @@ class PageFetches:
     def _channel(self, order: TransferOrder) -> Iterator[OpenChannel]:
         """A connection for this thread alone. It is used again, unless the body fails."""
         address = (order.host, order.port)
-        with self._lock:
-            idle = self._idle[address]
-            opened = idle.pop() if idle else None
-            is_down = self._down_until_s.get(address, 0.0) > time.monotonic()
-        if opened is None and is_down:
-            raise ConnectionError("the prefill engine did not answer a moment ago")
+        opened = self._take_idle(address)
         try:
             opened = opened or self._connect(address)
             yield opened
@@ -177,6 +172,19 @@ class PageFetches:
             raise
         with self._lock:
             self._idle[address].append(opened)
+
+    def _take_idle(self, address: tuple[str, int]) -> OpenChannel | None:
+        """A connection of an earlier transfer, unless the prefill engine was restarted since."""
+        with self._lock:
+            idle = self._idle[address]
+            while idle:
+                opened = idle.pop()
+                if not opened.channel.is_closed:
+                    return opened
+                opened.channel.close()
+            if self._down_until_s.get(address, 0.0) > time.monotonic():
+                raise ConnectionError("the prefill engine did not answer a moment ago")
+        return None
 
     def _note_down(self, address: tuple[str, int]) -> None:
         """Let other requests not wait for an engine that has just been silent."""

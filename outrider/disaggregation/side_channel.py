@@ -4,6 +4,7 @@ Both ends have proved that they know the secret before the first message.
 """
 
 import json
+import select
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,11 @@ class SideChannel:
     def __init__(self, opened: NodeConnection, *, stall_s: float) -> None:
         self._opened = opened
         limit_wait(opened.socket, stall_s)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the peer has left. Between two questions it sends nothing but its end."""
+        return bool(select.select([self._opened.socket], [], [], 0)[0])
 
     def send(self, message: Message) -> None:
         self._opened.connection.send_bytes(json.dumps(message).encode())

@@ -224,3 +224,18 @@ def test_a_prompt_that_is_offered_twice_holds_its_pages_once(pair, right):
     output = run_all(pair.decode.engine, [pair.fetched(one, "room")])["r2"]
     assert (output.tokens, output.last.progress.cached) == (right, 28)
     pair.assert_no_leak()
+
+
+def test_a_restarted_prefill_engine_is_asked_again(pair, right):
+    """Connections to the engine before it are closed; the next transfer opens another."""
+    (one,) = submissions()[2:]
+    pair.offer(one, "room")
+    run_all(pair.decode.engine, [pair.fetched(one, "room")])
+    fetches = pair.decode.engine._pending.role._fetches
+    ((opened,),) = fetches._idle.values()
+    opened.channel._opened.socket.shutdown(socket.SHUT_RD)  # as the end of the peer reads
+    pair.decode.engine.flush()
+    pair.offer(one, "again")
+    output = run_all(pair.decode.engine, [pair.fetched(one, "again")])["r2"]
+    assert (output.tokens, output.last.progress.cached) == (right, 28)
+    pair.assert_no_leak()
