@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import gguf
 import pytest
@@ -105,6 +106,17 @@ def test_eight_bit_rows_are_those_of_gguf() -> None:
     weight = torch.randn(9, 96)
     weight[3, 32:64] = 0.0
     assert torch.equal(quantise_rows(weight), _rows("Q8_0", weight))
+
+
+@pytest.mark.slow  # starts a process
+def test_a_numba_that_does_not_start_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs another NumPy')")
+    code = "from outrider.ops.linear.block_linear import supports_blocks; print(supports_blocks())"
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    command, environment = [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": paths}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"
+    assert "Numba needs another NumPy" in ran.stderr
 
 
 _ELSEWHERE = """

@@ -5,6 +5,7 @@ exact, and blocks are added in a fixed order. So the bits of a row do not depend
 """
 
 import importlib.util
+import logging
 from functools import cache
 
 import torch
@@ -12,6 +13,8 @@ import torch
 from outrider.ops.compiled.block_kind import BLOCK, KINDS, KindName
 from outrider.ops.compiled.pack_blocks import pack_blocks, quantise_rows
 from outrider.ops.graph_break import graph_break
+
+_log = logging.getLogger(__name__)
 
 _NO_NORM = torch.zeros(1)
 
@@ -21,8 +24,11 @@ def supports_blocks() -> bool:
     """Whether this machine has numba, the threads of GNU OpenMP, and an x86 CPU with AVX2."""
     if importlib.util.find_spec("numba") is None:
         return False
-    from outrider.ops.compiled.thread_team import has_team
-
+    try:
+        from outrider.ops.compiled.thread_team import has_team
+    except ImportError as error:  # numba refuses versions of numpy that it does not know
+        _log.warning("packed weights are off, numba does not start: %s; update numba", error)
+        return False
     return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and has_team()
 
 
