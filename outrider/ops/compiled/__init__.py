@@ -1,1 +1,1 @@
-"""Loops for CPUs that numba compiles on the user's machine; the extra `cpu` installs it."""
+"""Loops for CPUs that numba compiles on the user's machine."""

@@ -72,7 +72,7 @@ def _int8_maker() -> LinearMaker:
         return eight_bit_linear
     if not supports_fbgemm():
         raise ConfigError("int8 weights need an x86 CPU; use --dtype bfloat16 or float32")
-    _log.info("int8 weights are faster with numba: pip install 'outrider[cpu]'")
+    _log.info("int8 weights are faster with numba: pip install numba")
     return Int8Linear
 
 
@@ -80,7 +80,7 @@ def _packed_maker(device: torch.device, arithmetic: Arithmetic) -> LinearMaker:
     """Weights that were widened from GGUF blocks are packed again; all others stay in float32."""
     make_wide = _maker_for("float32", device, arithmetic)
     if not supports_blocks():
-        _log.info("weights are float32: packed ones need numba, pip install 'outrider[cpu]'")
+        _log.info("weights are float32: packed ones need numba, pip install numba")
         return make_wide
 
     def packed_or_wide(weight: torch.Tensor) -> Linear:
