@@ -45,6 +45,7 @@ def open_fetches(
         runner.row_images,
         transfer_facts(folder, config, facts, pages, runner.row_images),
         read_key(),
+        stream=runner.stream,
         stall_s=config.disaggregation.stall_s,
     )
 

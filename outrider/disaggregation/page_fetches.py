@@ -1,6 +1,7 @@
 """The decode side of transfers: threads that ask for a room, read its pages, confirm the lease."""
 
 import contextlib
+import itertools
 import logging
 import queue
 import threading
@@ -17,6 +18,7 @@ from outrider.disaggregation.side_channel import Message, SideChannel
 from outrider.errors import ConfigError
 from outrider.runtime.node_connection import connect
 from outrider.runtime.row_images import RowImages
+from outrider.step.device_stream import DeviceEvent, DeviceStream
 from outrider.wire.kv_transfer import SharedPrompt
 from outrider.wire.transfer_order import TransferOrder
 
@@ -32,8 +34,10 @@ _log = logging.getLogger(__name__)
 class PageFetch:
     """One transfer."""
 
+    name: str
     order: TransferOrder
     prompt: SharedPrompt
+    writable: DeviceEvent  # after it, no earlier step writes the pages
     outcome: "Future[str]" = field(default_factory=Future)
     reads: list[PageRead] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
@@ -63,13 +67,16 @@ class PageFetches:
         facts: Mapping[str, str],
         key: bytes,
         *,
+        stream: DeviceStream,
         stall_s: float,
     ) -> None:
         self._sink = sink
         self._rows = rows
         self._facts = facts
         self._key = key
+        self._stream = stream
         self._stall_s = stall_s
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._idle: defaultdict[tuple[str, int], list[OpenChannel]] = defaultdict(list)
         self._down_until_s: dict[tuple[str, int], float] = {}
@@ -78,12 +85,14 @@ class PageFetches:
             threading.Thread(target=self._work, daemon=True, name="fetch").start()
 
     def begin(self, order: TransferOrder, prompt: SharedPrompt) -> PageFetch:
-        fetch = PageFetch(order, prompt)
+        # A request that has just ended frees pages that a submitted step still writes.
+        writable = self._stream.record_event()
+        fetch = PageFetch(str(next(self._numbers)), order, prompt, writable)
         self._jobs.put(lambda: self._run(fetch))
         return fetch
 
-    def decline(self, order: TransferOrder) -> None:
-        self._jobs.put(lambda: self._decline(order))
+    def decline(self, order: TransferOrder, digest: str) -> None:
+        self._jobs.put(lambda: self._decline(order, digest))
 
     def _work(self) -> None:
         while True:
@@ -101,23 +110,24 @@ class PageFetches:
             _log.exception("a transfer failed")
             reason = f"{type(error).__name__}: {error}"
         if reason:
-            self._rows.forget(fetch.order.room)
+            self._rows.forget(fetch.name)
         fetch.outcome.set_result(reason)
 
     def _fetch(self, fetch: PageFetch, opened: OpenChannel) -> None:
         """Read, then ask whether the lease held: pages count only then."""
         channel, room = opened.channel, fetch.order.room
-        offer = _await_offer(channel, fetch)
+        offer = _await_offer(channel, room, fetch.cancelled)
         prompt, theirs = fetch.prompt, offer.get("pages")
         if (offer.get("digest"), offer.get("num_tokens")) != (prompt.digest, prompt.num_tokens):
             raise ConnectionError(f"room {room} holds the KV of another prompt")
         if not isinstance(theirs, list) or len(theirs) < len(prompt.pages):
             raise ConnectionError(f"room {room} has fewer pages than the prompt")
+        fetch.writable.wait()
         read = self._sink.read(channel, opened.welcome, room, theirs, prompt.pages)
         fetch.reads.append(read)
         self._finish(read, fetch, channel)
         if prompt.has_row_state:
-            self._rows.keep(room, self._read_row(channel, room))
+            self._rows.keep(fetch.name, self._read_row(channel, room))
         if not channel.ask({"kind": "confirm", "room": room}).get("is_held"):
             raise ConnectionError("the lease lapsed while the pages were read")
 
@@ -129,8 +139,8 @@ class PageFetches:
         channel.receive_tensor(image)
         return image
 
-    def forget(self, room: str) -> None:
-        self._rows.forget(room)
+    def forget(self, name: str) -> None:
+        self._rows.forget(name)
 
     def _finish(self, read: PageRead, fetch: PageFetch, channel: SideChannel) -> None:
         """Wait for a read, with signs of life to the prefill engine."""
@@ -144,15 +154,13 @@ class PageFetches:
                 held_s = time.monotonic()
             time.sleep(_LOOK_S)
 
-    def _decline(self, order: TransferOrder) -> None:
+    def _decline(self, order: TransferOrder, digest: str) -> None:
         """End a room that is not needed. Its lease would lapse anyway, but later."""
-        fetch = PageFetch(
-            order, SharedPrompt(digest="", num_tokens=0, pages=(), has_row_state=False)
-        )
         try:
             with self._channel(order) as opened:
-                _await_offer(opened.channel, fetch)
-                opened.channel.ask({"kind": "confirm", "room": order.room})
+                offer = _await_offer(opened.channel, order.room, threading.Event())
+                if offer.get("digest") == digest:  # rooms of other prompts are not ours to end
+                    opened.channel.ask({"kind": "confirm", "room": order.room})
         except (OSError, ConfigError) as error:
             _log.debug("room %s was not declined: %s", order.room, error)
 
@@ -215,11 +223,11 @@ class PageFetches:
         return OpenChannel(channel, welcome)
 
 
-def _await_offer(channel: SideChannel, fetch: PageFetch) -> Message:
+def _await_offer(channel: SideChannel, room: str, cancelled: threading.Event) -> Message:
     """What is known of a room, once its prompt is computed."""
-    room, unknown_s = fetch.order.room, time.monotonic() + _UNKNOWN_S
+    unknown_s = time.monotonic() + _UNKNOWN_S
     while True:
-        if fetch.cancelled.is_set():
+        if cancelled.is_set():
             raise ConnectionAbortedError("the request has ended")
         message = channel.ask({"kind": "state", "room": room})
         match message.get("state"):

@@ -39,6 +39,7 @@ _EXPECTED_ROUNDS = 16  # that an estimate from another rung counts for
 _LEAST_GAIN = 1.03  # a smaller gain is not worth new shapes
 _PLAIN_GAIN = 0.98  # plain decoding is chosen unless drafts gain more than the rest
 _MOST_LOST = 0.015  # share of all time that trials of drafts may cost batches that decode plainly
+_KEPT = 1 - 1 / 8192  # of that time, step by step: a quiet day is no credit for a bad hour
 _UNKNOWN_WAIT = 32.0  # steps with prompts before drafts are tried, if no step had none
 _LEAST_PROMPT = 32  # tokens from which a step shows what a prompt token costs
 _MOST_PROMPT = 0.95  # largest share of a step that is attributed to its prompts
@@ -94,7 +95,7 @@ class Adaptation:
         self._shared = ladder_of(budget, is_shared=is_shared)  # as many nodes, of larger trees
         self._sizes: dict[tuple[int, int], BatchSize] = {}  # by octaves of rows and prompt tokens
         self._gains = [MovingMean() for _ in self.ladder]  # tokens a round emits, by rung
-        self._spent_s, self._lost_s = 0.0, 0.0  # of all steps, and lost to trials of drafts
+        self._spent_s, self._lost_s = 0.0, 0.0  # of recent steps, and lost to trials of drafts
         self._token_s = UsualSeconds()  # of a prompt token in a plain step
         # Of steps that are being scheduled: their rungs, and the trials that they belong to.
         self._rungs: dict[int, tuple[int, Trial | None]] = {}
@@ -155,11 +156,17 @@ class Adaptation:
         middle = 0.75 * (1 << step.num_prompt.bit_length())
         return max(seconds + self._token_s.usual * (middle - step.num_prompt), _LEAST_SECONDS)
 
+    @property
+    def trial_credit_s(self) -> float:
+        """Seconds that trials of drafts may still cost batches that decode plainly."""
+        return _MOST_LOST * self._spent_s - self._lost_s
+
     def _count_loss(
         self, size: BatchSize, step: _Step, seconds: float, emitted_per_row: float
     ) -> None:
         """Add up what trials of drafts cost more than plain decoding of as many tokens."""
-        self._spent_s += seconds
+        self._spent_s = _KEPT * self._spent_s + seconds
+        self._lost_s *= _KEPT
         plain_s = size.costs[0].usual
         if step.trial and step.rung and size.chosen == 0 and size.costs[0].is_known:
             gained_s = (emitted_per_row - 1) * self._net(size, plain_s)
@@ -187,7 +194,7 @@ class Adaptation:
         Drafts are not tried in place of plain decoding before `least_steps`.
         """
         now, tried, most = size.num_steps, size.chosen, -1.0
-        is_poor = self._lost_s > _MOST_LOST * self._spent_s
+        is_poor = self.trial_credit_s < 0
         for rung, due in enumerate(size.due):
             is_barred = size.chosen == 0 and (is_poor or now < least_steps)
             if rung == size.chosen or now < due or is_barred:

@@ -13,11 +13,19 @@ from outrider.engine.request import ArrivedRow, Placement, Request
 from outrider.errors import CapacityError
 from outrider.wire.engine_stats import TransferCounts
 from outrider.wire.kv_transfer import KVFetch, KVFetches, SharedPrompt, digest_of
-from outrider.wire.submission import Submission
+from outrider.wire.transfer_order import TransferOrder
 
 _WAIT_S = 0.02  # how long a step waits for a transfer; new messages must not wait longer
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalSource:
+    """Where KV comes from, and its text. Clients choose rooms: a room alone names nothing."""
+
+    order: TransferOrder
+    digest: str
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -26,6 +34,7 @@ class Arrival:
 
     fetch: KVFetch
     lease: Lease
+    source: ArrivalSource
     tokens: tuple[int, ...]  # whose KV comes
     requests: list[Request] = field(default_factory=list)
     is_void: bool = False  # the pages are not published, whatever comes
@@ -39,7 +48,7 @@ class DecodeRole:
         self._ships_rows = ships_rows  # a model with row state: KV comes for one request alone
         self._landed: list[Request] = []  # with KV and row state, and without a row yet
         self._fetches = fetches
-        self._arrivals: dict[str, Arrival] = {}  # by room
+        self._arrivals: dict[ArrivalSource, Arrival] = {}
         self._quarantine: list[Arrival] = []  # given up, but perhaps still being written
         self._total_done = 0
         self._total_failed = 0
@@ -65,16 +74,19 @@ class DecodeRole:
         is_new = len(request.tokens) == len(submission.prompt)
         if submission.transfer.kind != "fetch" or not is_new:
             return False
-        arrival = self._arrivals.get(submission.transfer.room) or self._begin(request, submission)
+        digest = digest_of(submission.prompt, submission.cache_salt)
+        source = ArrivalSource(submission.transfer, digest)
+        arrival = self._arrivals.get(source) or self._begin(request, source)
         if arrival is None:
-            self._fetches.decline(submission.transfer)
+            self._fetches.decline(submission.transfer, digest)
             return False
         arrival.requests.append(request)
         return True
 
-    def _begin(self, request: Request, submission: Submission) -> Arrival | None:
+    def _begin(self, request: Request, source: ArrivalSource) -> Arrival | None:
         """Start the transfer of the pages that are not cached; None if none is of use."""
-        cache, tokens = self._cache, submission.prompt[:-1]
+        submission, cache = request.submission, self._cache
+        tokens = submission.prompt[:-1]
         num_tokens = cache.num_covered(tokens) * cache.page_size
         if self._ships_rows:
             num_tokens = len(tokens)
@@ -90,57 +102,57 @@ class DecodeRole:
             cache.close(lease, ())
             return None
         prompt = SharedPrompt(
-            digest=digest_of(submission.prompt, submission.cache_salt),
+            digest=source.digest,
             num_tokens=num_tokens,
             pages=missing,
             has_row_state=self._ships_rows,
         )
-        fetch = self._fetches.begin(submission.transfer, prompt)
-        arrival = Arrival(fetch=fetch, lease=lease, tokens=tokens)
-        self._arrivals[submission.transfer.room] = arrival
+        fetch = self._fetches.begin(source.order, prompt)
+        arrival = Arrival(fetch=fetch, lease=lease, source=source, tokens=tokens)
+        self._arrivals[source] = arrival
         return arrival
 
     def keeps_now(self, request: Request) -> bool:
-        arrival = self._arrivals.get(request.submission.transfer.room)
-        return arrival is not None and request in arrival.requests
+        return any(request in each.requests for each in self._arrivals.values())
 
     def take_ready(self) -> Iterator[Request]:
-        for room in self._done_rooms:
-            yield from self._settle(room).requests
+        for arrival in self._done:
+            self._settle(arrival)
+            yield from arrival.requests
 
     @property
-    def _done_rooms(self) -> list[str]:
-        return [room for room, own in self._arrivals.items() if own.fetch.outcome.done()]
+    def _done(self) -> list[Arrival]:
+        return [each for each in self._arrivals.values() if each.fetch.outcome.done()]
 
-    def _settle(self, room: str) -> Arrival:
+    def _settle(self, arrival: Arrival) -> None:
         """A transfer has ended: its pages are published, or wait until nothing writes them."""
-        arrival = self._arrivals.pop(room)
+        del self._arrivals[arrival.source]
         reason = arrival.fetch.outcome.result()
-        if not arrival.requests:
-            self._quarantine.append(arrival)
-        elif reason or arrival.is_void:
-            self._total_failed += 1
-            _log.warning("the KV of room %s is computed here: %s", room, reason or "a reset")
-            self._quarantine.append(arrival)
-        else:
+        if arrival.requests and not reason and not arrival.is_void:
             self._total_done += 1
-            self._land(arrival, room)
-        return arrival
+            self._land(arrival)
+            return
+        if arrival.requests:
+            self._total_failed += 1
+            room = arrival.source.order.room
+            _log.warning("the KV of room %s is computed here: %s", room, reason or "a reset")
+        self._fetches.forget(arrival.fetch.name)
+        self._quarantine.append(arrival)
 
-    def _land(self, arrival: Arrival, room: str) -> None:
+    def _land(self, arrival: Arrival) -> None:
         """Publish the pages; with row state, give them to the first request that waits."""
         if not self._ships_rows:
             self._cache.close(arrival.lease, arrival.tokens)
             return
         arrival.lease.cached = len(arrival.tokens)
-        arrival.requests[0].arrived = ArrivedRow(lease=arrival.lease, room=room)
+        arrival.requests[0].arrived = ArrivedRow(lease=arrival.lease, name=arrival.fetch.name)
         self._landed.append(arrival.requests[0])
 
     def _give_up(self, request: Request) -> None:
         """Take back the KV that has come for a request, unless it has its row."""
         if request.arrived is not None:
             self._cache.close(request.arrived.lease, ())
-            self._fetches.forget(request.arrived.room)
+            self._fetches.forget(request.arrived.name)
             request.arrived = None
 
     def wait_briefly(self) -> None:
@@ -152,12 +164,11 @@ class DecodeRole:
 
     def discard(self, request: Request) -> None:
         self._give_up(request)
-        if not self.keeps_now(request):
-            return
-        arrival = self._arrivals[request.submission.transfer.room]
-        arrival.requests.remove(request)
-        if not arrival.requests:
-            arrival.fetch.cancel()
+        for arrival in self._arrivals.values():
+            if request in arrival.requests:
+                arrival.requests.remove(request)
+                if not arrival.requests:
+                    arrival.fetch.cancel()
 
     def make_room(self) -> None:
         for request in self._landed:
@@ -165,9 +176,8 @@ class DecodeRole:
 
     def tend(self) -> None:
         self._landed = [each for each in self._landed if each.arrived is not None]
-        for room in [each for each in self._done_rooms if not self._arrivals[each].requests]:
-            self._settle(room)
-            self._fetches.forget(room)
+        for arrival in [each for each in self._done if not each.requests]:
+            self._settle(arrival)
         for arrival in [each for each in self._quarantine if each.fetch.is_released()]:
             self._quarantine.remove(arrival)
             self._cache.discard(arrival.lease)

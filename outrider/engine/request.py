@@ -51,7 +51,7 @@ class ArrivedRow:
     """KV and row state of a prompt that another engine computed, for one request."""
 
     lease: Lease
-    room: str
+    name: str  # of the transfer that brought it
 
 
 class Request:

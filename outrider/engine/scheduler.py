@@ -260,7 +260,7 @@ class Scheduler:
     def _open(self, head: Request) -> tuple[Lease, str]:
         """Pages that hold the beginning of a prompt; and the room of its row state, if any came."""
         if head.arrived is not None:
-            return head.arrived.lease, head.arrived.room
+            return head.arrived.lease, head.arrived.name
         salt = head.submission.cache_salt.encode()
         return self.cache.open(head.tokens[: head.most_cached], salt=salt), ""
 

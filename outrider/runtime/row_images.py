@@ -16,7 +16,7 @@ class RowImages:
     def __init__(self, tensors: Iterable[torch.Tensor], stream: DeviceStream) -> None:
         self._tensors = tuple(each for each in tensors if each.numel())  # [table_rows, ...] each
         self._stream = stream
-        self._kept: dict[str, torch.Tensor] = {}  # by room
+        self._kept: dict[str, torch.Tensor] = {}  # by the name of the transfer
 
     @property
     def layout(self) -> list[str]:
@@ -34,15 +34,18 @@ class RowImages:
             parts = [each[row].reshape(-1).view(torch.uint8) for each in self._tensors]
             return torch.cat(parts).cpu()
 
-    def keep(self, room: str, image: torch.Tensor) -> None:
-        self._kept[room] = image
+    def keep(self, name: str, image: torch.Tensor) -> None:
+        self._kept[name] = image
 
-    def forget(self, room: str) -> None:
-        self._kept.pop(room, None)
+    def forget(self, name: str) -> None:
+        self._kept.pop(name, None)
 
-    def place(self, row: int, room: str) -> None:
+    def forget_all(self) -> None:
+        self._kept.clear()
+
+    def place(self, row: int, name: str) -> None:
         """Write an image into a row, before a step that runs it. Called in the runner's stream."""
-        image, start = self._kept.pop(room), 0
+        image, start = self._kept.pop(name), 0
         for each in self._tensors:
             size = each[row].numel() * each.element_size()
             values = image[start : start + size].view(each.dtype).view(each[row].shape)

@@ -48,7 +48,7 @@ class Runner:
         self._program = program
         self._planner = planner
         self._executor = executor
-        self._stream = stream
+        self.stream = stream
         self._samplings = RowSamplings()
         pools, drafter = program.state.pages, program.drafter
         self.row_images = RowImages((*pools.row_tensors, *drafter.row_tensors), stream)
@@ -86,7 +86,7 @@ class Runner:
         Ranks that exchange tokens inside a step run it in the shape that they agreed on, even if
         their own batch is empty.
         """
-        with self._stream.active():
+        with self.stream.active():
             self._admit(batch.admissions)
             grammars, sampling_flags = self._program.state.grammars, self._samplings.flags_of(batch)
             if grammars.begin(batch):
@@ -107,13 +107,13 @@ class Runner:
     @torch.inference_mode()
     def dummy_run(self, shape: StepShape) -> None:
         """Run a step of this shape without requests; an executor with graphs captures it."""
-        with self._stream.active():
+        with self.stream.active():
             self._launch(self._planner.null(shape)).wait()
 
     @torch.inference_mode()
     def prepare(self, shape: StepShape) -> None:
         """Capture a step of this shape, if the executor captures; a step of its kind has run."""
-        with self._stream.active():
+        with self.stream.active():
             self._executor.prepare(self._program, self._planner.null(shape))
 
     @torch.inference_mode()
@@ -122,17 +122,18 @@ class Runner:
 
         Captured graphs stay valid, and no dummy run is repeated.
         """
-        self._stream.record_event().wait()  # raises if a CUDA error is still pending
+        self.stream.record_event().wait()  # raises if a CUDA error is still pending
         rows, pages = self._program.state.rows, self._program.state.pages
-        with self._stream.active():
+        with self.stream.active():
             # A step that broke off can leave values that are not finite, which pools never hold.
             pages.clean(torch.unique(rows.pages))
             for table in (rows.pages, rows.lengths, rows.last_tokens):
                 table.zero_()
             self._program.drafter.forget()
-            self._stream.record_event().wait()
+            self.stream.record_event().wait()
         self._planner.forget()
         self._samplings.forget()
+        self.row_images.forget_all()  # no request that waits for a row keeps its image
         self._program.state.grammars.forget()
 
     def _plan(self, batch: ScheduledBatch, step: AgreedStep) -> StepPlan:
@@ -145,9 +146,9 @@ class Runner:
 
     def _launch(self, plan: StepPlan) -> StepOutput:
         self._num_steps += 1
-        started = self._stream.record_event()
+        started = self.stream.record_event()
         packed = copy_to_host(self._executor.run(self._program, plan))
-        ready = self._stream.record_event()
+        ready = self.stream.record_event()
         return StepOutput(shape=plan.shape, started=started, ready=ready, packed=packed)
 
     def _admit(self, admissions: tuple[RowAdmission, ...]) -> None:

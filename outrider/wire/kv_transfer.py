@@ -22,7 +22,8 @@ class SharedPrompt:
 
 def digest_of(prompt: Sequence[int], salt: str) -> str:
     """A name for the text of a prompt."""
-    found = hashlib.sha256(array("q", prompt).tobytes())
+    found = hashlib.sha256(f"{len(prompt)} tokens, then the salt\n".encode())
+    found.update(array("q", prompt).tobytes())
     found.update(salt.encode())
     return found.hexdigest()
 
@@ -51,6 +52,11 @@ class KVFetch(Protocol):
     """KV on its way into the pages of this engine."""
 
     @property
+    def name(self) -> str:
+        """Names this transfer alone. Clients choose rooms, so two transfers can have one room."""
+        ...
+
+    @property
     def outcome(self) -> "Future[str]":
         """Why the pages do not hold the KV; empty if they do."""
         ...
@@ -68,13 +74,16 @@ class KVFetches(Protocol):
     """Brings the KV of prompts that prefill engines have computed."""
 
     def begin(self, order: TransferOrder, prompt: SharedPrompt) -> KVFetch:
-        """Start to read into the pages, which are the last ones of the prompt."""
+        """Start to read into the pages, which are the last ones of the prompt.
+
+        Steps that were submitted before may still write these pages: the read waits for them.
+        """
         ...
 
-    def decline(self, order: TransferOrder) -> None:
-        """Tell the prefill engine that its KV is not needed."""
+    def decline(self, order: TransferOrder, digest: str) -> None:
+        """Tell the prefill engine that the KV of this text is not needed."""
         ...
 
-    def forget(self, room: str) -> None:
-        """The row state that came in this room is not needed any more."""
+    def forget(self, name: str) -> None:
+        """The row state that came with this transfer is not needed any more."""
         ...

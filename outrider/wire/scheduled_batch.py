@@ -14,7 +14,7 @@ class RowAdmission:
     sampling: RowSampling
     prompt: tuple[int, ...]  # empty unless a penalty or the drafter needs it
     output: tuple[int, ...]  # emitted before a preemption; for penalties, drafter or grammar
-    arrived: str = ""  # the room by which its row state came from another engine
+    arrived: str = ""  # the transfer that brought its row state from another engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,19 @@ def test_drafts_that_do_not_pay_cost_little_from_the_first_step_on(rows, span):
     assert sum(ratios) / len(ratios) >= 0.97
 
 
+def test_a_quiet_day_is_no_credit_for_trials():
+    """A million steps may spend no more on later trials than some thousands of them may."""
+    credits = []
+    for num_steps in (25_000, 50_000):
+        adaptation = Adaptation(CHAIN)
+        for step in range(num_steps):
+            adaptation.choose(step, num_rows=8, num_prompt=0)
+            adaptation.settle(step, num_rows=8, num_prompt=0)
+            adaptation.note(step, seconds=0.02, emitted_per_row=1.0)
+        credits.append(adaptation.trial_credit_s)
+    assert credits[1] == pytest.approx(credits[0], rel=0.08)
+
+
 class Churn(PaperRunner):
     """Accepts a tenth of the drafts."""
 

@@ -78,7 +78,7 @@ def test_a_kernel_that_runs_too_long_is_reported(models, caplog):
         engine, [make_submission("before", [5, 4, 3], sampling_of("greedy", 0), max_tokens=1)]
     )  # compiles
     engine.add(make_submission("a", [3, 4, 5], sampling_of("greedy", 0), max_tokens=1))
-    with caplog.at_level(logging.ERROR), engine._runner._stream.active():
+    with caplog.at_level(logging.ERROR), engine._runner.stream.active():
         torch.cuda._sleep(2 * 10**9)  # cycles: about a second
         (update,) = engine.step()
     assert update.finish == "length"

@@ -17,6 +17,7 @@ from outrider.engine.prefill_role import PrefillRole
 from outrider.runtime.build_runner import assemble_runner
 from outrider.runtime.draft_kinds import DraftKind
 from outrider.runtime.runner import Runner
+from outrider.step.device_stream import DeviceStream
 from outrider.wire.submission import Submission
 from outrider.wire.transfer_order import TransferOrder
 from support.engines import CollectedOutput, Shape, buckets_of, run_all, settings_of
@@ -90,6 +91,7 @@ def pair_of(
     lease_s: float = 30.0,
     stall_s: float = 5.0,
     key: bytes = KEY,
+    stream: DeviceStream | None = None,
     facts: tuple[dict[str, str], dict[str, str]] = ({}, {}),
     make_source: Callable[[PageBytes, OfferBoard], PageSource] = TcpSource,
     make_sink: Callable[[PageBytes], PageSink] = TcpSink,
@@ -109,7 +111,9 @@ def pair_of(
     server.start()
     prefill.engine.use_role(lambda cache: PrefillRole(cache, board, ships_rows=ships_rows))
     sink, rows = make_sink(decode.pages), decode.runner.row_images
-    fetches = PageFetches(sink, rows, facts[1], key, stall_s=stall_s)
+    fetches = PageFetches(
+        sink, rows, facts[1], key, stream=stream or decode.runner.stream, stall_s=stall_s
+    )
     decode.engine.use_role(lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows))
     try:
         yield Pair(prefill, decode, board, server.port)

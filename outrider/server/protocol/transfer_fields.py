@@ -29,7 +29,7 @@ _WILDCARDS = ("", "0.0.0.0", "::")
 
 
 class TransferFields(RequestBody):
-    """SGLang's bootstrap fields, one for all prompts or one for each; and vLLM's parameters."""
+    """SGLang's bootstrap fields, a room for each prompt; and vLLM's parameters."""
 
     bootstrap_host: Host | Rooms[Host | None] | None = None
     bootstrap_port: Port | Rooms[Port | None] | None = None
@@ -73,8 +73,13 @@ class TransferFields(RequestBody):
 
     def _orders(self, role: DisaggregationConfig, num_prompts: int) -> list[TransferOrder]:
         if self.bootstrap_room is not None:
+            rooms = _each("bootstrap_room", self.bootstrap_room, num_prompts)
+            if len(set(rooms)) < len(rooms):
+                raise RequestError(
+                    "bootstrap_room must be a list with a room of its own per prompt"
+                )
             columns = zip(
-                _each("bootstrap_room", self.bootstrap_room, num_prompts),
+                rooms,
                 _each("bootstrap_host", self.bootstrap_host, num_prompts),
                 _each("bootstrap_port", self.bootstrap_port, num_prompts),
                 strict=True,
