@@ -15,6 +15,11 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+from outrider.hub.cache_location import cache_folder
+
+# Tests and their child processes that choose another cache share the compiled kernels of this one.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder()))
+
 from support.fast_cases import pytest_collection_modifyitems
 from support.repeatable_draws import pytest_runtest_setup
 

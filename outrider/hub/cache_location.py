@@ -18,3 +18,9 @@ def cache_folder() -> Path:
 def converted_folder() -> Path:
     """The folder that holds one subfolder per converted model."""
     return cache_folder() / f"converted-{_CONVERTER_VERSION}"
+
+
+def kernel_root() -> Path:
+    """Where compiled CPU kernels are stored: $NUMBA_CACHE_DIR, else the folder of the cache."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    return Path(chosen) if chosen else cache_folder()

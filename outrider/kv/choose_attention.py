@@ -8,7 +8,7 @@ import torch
 from outrider.errors import ConfigError
 from outrider.kv.head_shape import HeadShape
 from outrider.kv.reference_attention import ReferenceAttention
-from outrider.ops.linear.block_linear import supports_blocks
+from outrider.ops.compiled.why_not_compiled import why_not_compiled
 from outrider.step.attention_backend import AttentionBackend
 
 
@@ -30,7 +30,7 @@ def choose_attention(
 
 
 def _cpu_attention(*, page_size: int, dtype: torch.dtype) -> AttentionBackend:
-    if dtype != torch.float32 or not supports_blocks():
+    if dtype != torch.float32 or why_not_compiled("outrider.ops.attention.attend_in_place"):
         return ReferenceAttention(page_size=page_size, dtype=dtype)
     from outrider.kv.compiled_attention import CompiledAttention  # its loops import numba
 

@@ -2,8 +2,10 @@
 
 import random
 
+import gguf
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support.recurrent import FAMILIES as RECURRENT
 from support.recurrent import tiny_recurrent
 from support.text_bits import TextBits, num_different
@@ -16,6 +18,9 @@ from support.tiny import (
     save_tiny,
 )
 from support.torch_threads import torch_threads
+
+from outrider.ops.compiled.block_kind import BLOCK, KINDS
+from outrider.ops.compiled.find_blocks import find_blocks
 
 WITH_TREES = [*FAMILIES, *SPARSE_FAMILIES, *GLM_FAMILIES, *LATENT_FAMILIES]
 
@@ -52,10 +57,34 @@ def test_chunks_chains_trees_and_batches_change_no_bit(family, tmp_path):
     assert_equal_ways(bits, chunks=[5, 22], widths=[3], places=[11], trees=trees)
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_weights_and_rounded_activations_change_no_bit_either(family, tmp_path):
-    bits = bits_of(family, tmp_path, length=22, dtype="int8")
+@pytest.mark.parametrize("dtype", ["int8", "float16"])
+def test_smaller_weights_and_rounded_activations_change_no_bit_either(dtype, family, tmp_path):
+    bits = bits_of(family, tmp_path, length=22, dtype=dtype)
+    assert_equal_ways(bits, chunks=[5, 22], widths=[3], places=[11], trees=[13])
+
+
+def keep_blocks(folder, kind):
+    """Round the matrices of a saved model to GGUF blocks of this kind."""
+    path = folder / "model.safetensors"
+    tensors, kind = load_file(path), gguf.GGMLQuantizationType[kind]
+    wide = {k: v for k, v in tensors.items() if v.dim() == 2 and v.shape[1] % BLOCK == 0}
+    for name, weight in wide.items():
+        blocks = gguf.quants.quantize(weight.numpy(), kind)
+        tensors[name] = torch.from_numpy(gguf.quants.dequantize(blocks, kind))
+    assert all(find_blocks(tensors[name]) for name in wide)
+    assert len(wide) >= 14, "two layers of seven matrices each"
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_blocks_change_no_bit_either(kind, family, tmp_path):
+    save_tiny(family, tmp_path)
+    keep_blocks(tmp_path, kind)
+    text = random.Random(3).choices(range(VOCAB), k=22)
+    bits = TextBits(tmp_path, text, vocab=VOCAB, dtype="packed")
     assert_equal_ways(bits, chunks=[5, 22], widths=[3], places=[11], trees=[13])
 
 

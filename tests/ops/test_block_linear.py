@@ -11,7 +11,9 @@ import torch
 
 from outrider.ops.compiled.block_kind import KINDS, KindName
 from outrider.ops.compiled.pack_blocks import quantise_rows, widen_rows
+from outrider.ops.compiled.why_not_compiled import why_not_compiled
 from outrider.ops.linear.block_linear import BlockLinear, eight_bit_linear, supports_blocks
+from outrider.ops.linear.choose_linear import choose_linear
 
 _SIZES = ((50, 96), (16, 32), (133, 576))
 
@@ -117,6 +119,63 @@ def test_a_numba_that_does_not_start_is_not_used(tmp_path: Path) -> None:
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
     assert "Numba needs another NumPy" in ran.stderr
+
+
+@pytest.mark.slow  # starts processes
+@pytest.mark.parametrize("failure", ["RuntimeError('no locator')", "OSError('disk is full')"])
+def test_kernels_that_do_not_load_leave_weights_in_float32(failure: str, tmp_path: Path) -> None:
+    (tmp_path / "numba.py").write_text(f"raise {failure}")
+    code = (
+        "import logging; logging.basicConfig(level=logging.INFO)\n"
+        "import torch; from outrider.ops.linear.choose_linear import choose_linear\n"
+        "from outrider.kv.choose_attention import choose_attention\n"
+        "cpu = torch.device('cpu'); make = choose_linear('packed', cpu)\n"
+        "print(type(make(torch.zeros(32, 32))).__name__)\n"
+        "backend = choose_attention(cpu, page_size=16, dtype=torch.float32, users=())\n"
+        "print(type(backend).__name__)"
+    )
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    command, environment = [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": paths}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["PackedLinear", "ReferenceAttention"]
+    assert f"all are float32: {failure.split('(')[0]}: " in ran.stderr
+
+
+_BESIDE = """
+import ctypes, shutil, sys, torch
+from pathlib import Path
+own = next(Path(torch.__file__).parent.glob("lib/libgomp*"))
+copy = Path(sys.argv[1]) / "another torch" / own.name
+copy.parent.mkdir()
+shutil.copy(own, copy)
+other = ctypes.CDLL(str(copy))
+copy.unlink()
+from outrider.ops.compiled.thread_team import _LIBRARY
+address = lambda library: ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value
+assert address(other) != address(ctypes.CDLL(str(own)))
+print(address(_LIBRARY) == address(ctypes.CDLL(str(own))))
+"""
+
+
+@pytest.mark.slow  # starts a process
+def test_threads_are_torchs_beside_another_openmp_whose_file_is_gone(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _BESIDE, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "True"
+
+
+def test_a_machine_without_avx2_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    why_not_compiled.cache_clear()
+    try:
+        with caplog.at_level("INFO"):
+            choose_linear("packed", torch.device("cpu"))
+    finally:
+        why_not_compiled.cache_clear()
+    assert "all are float32: they need an x86 CPU with AVX2" in caplog.text
+    assert "pip install" not in caplog.text
 
 
 _ELSEWHERE = """

@@ -7,12 +7,12 @@ depend on other queries, on masked keys, or on what unused slots hold.
 
 import numpy as np
 import torch
-from numba import carray, cfunc, njit
+from numba import carray
 
-from outrider.config.kernel_cache import HAS_CACHE
 from outrider.ops.attention.ordered_attention import SeenKeys
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.exponential import exp_of
+from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.thread_team import num_threads, run_team, thread_index
 from outrider.ops.graph_break import graph_break
 
@@ -66,7 +66,7 @@ def _attend(
     )
 
 
-@njit(cache=HAS_CACHE, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})  # type: ignore[untyped-decorator]
+@compiled(fastmath={"reassoc", "contract", "nsz"})
 def _dot(left: np.ndarray, right: np.ndarray) -> np.float32:  # [n] both
     """Summed in several parts, which depend on the length alone."""
     total = np.float32(0.0)
@@ -75,7 +75,7 @@ def _dot(left: np.ndarray, right: np.ndarray) -> np.float32:  # [n] both
     return total
 
 
-@njit(cache=HAS_CACHE, error_model="numpy", fastmath={"reassoc", "nsz"})  # type: ignore[untyped-decorator]
+@compiled(fastmath={"reassoc", "nsz"})
 def _sum(values: np.ndarray) -> np.float32:  # [n]
     """Likewise."""
     total = np.float32(0.0)
@@ -84,7 +84,7 @@ def _sum(values: np.ndarray) -> np.float32:  # [n]
     return total
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def _read_keys(
     query: np.ndarray,  # [dim]
     pool: np.ndarray,  # [slots, 2 * kv_heads, dim]
@@ -113,7 +113,7 @@ def _read_keys(
         out[channel] *= inverse
 
 
-@cfunc("void(voidptr)", cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@callback("void(voidptr)")
 def attend_rows(pointer: int) -> None:
     """Each thread computes every n-th pair of query token and head: later tokens see more keys."""
     given = carray(pointer, (14,), np.int64)

@@ -10,9 +10,8 @@ All take the address of an array of integers, which `BlockLinear` writes:
 """
 
 import numpy as np
-from numba import carray, cfunc, njit
+from numba import carray
 
-from outrider.config.kernel_cache import HAS_CACHE
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.block_kind import TILE
 from outrider.ops.compiled.coded_rows import (
@@ -25,13 +24,14 @@ from outrider.ops.compiled.coded_rows import (
     tile_sums,
 )
 from outrider.ops.compiled.exponential import exp_of
+from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
 
 ADDED = -1
 _NUM_GIVEN = 19
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def _operands(given: np.ndarray) -> tuple[Blocks, Coded, np.ndarray]:
     """The weight, the coded activations, and this thread's sums of tiles."""
     kind, first, tile_bytes, num_blocks, rows, inputs = given[:6]
@@ -42,7 +42,7 @@ def _operands(given: np.ndarray) -> tuple[Blocks, Coded, np.ndarray]:
     return (kind, first, tile_bytes, num_blocks), coded, tile_sums(scratch, inputs)
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def _multiply(given: np.ndarray) -> None:
     """x W^T, added to the output if asked."""
     rows, outputs, is_added = given[4], given[11], given[12] == ADDED
@@ -66,12 +66,12 @@ def _multiply(given: np.ndarray) -> None:
             row += num
 
 
-@cfunc("void(voidptr)", cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@callback("void(voidptr)")
 def block_product(pointer: int) -> None:
     _multiply(carray(pointer, (_NUM_GIVEN,), np.int64))
 
 
-@cfunc("void(voidptr)", cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@callback("void(voidptr)")
 def gated_product(pointer: int) -> None:
     """silu(gate) * up of the two halves of x W^T; halves are whole tiles."""
     given = carray(pointer, (_NUM_GIVEN,), np.int64)
@@ -94,7 +94,7 @@ def gated_product(pointer: int) -> None:
             row += num
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def _rotate(head: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> None:  # [head_dim] all
     """Rotate each pair (i, i + head_dim / 2); the first half of `sin` is negated."""
     half = len(head) // 2
@@ -104,7 +104,7 @@ def _rotate(head: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> None:  # [hea
         head[place + half] = right * cos[place + half] + left * sin[place + half]
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def _store(key: np.ndarray, value: np.ndarray, key_to: np.ndarray, value_to: np.ndarray) -> None:
     """Write a key and its value, [head_dim] all; see `write_kv` for numbers that are not finite."""
     none = np.float32(0.0)
@@ -114,7 +114,7 @@ def _store(key: np.ndarray, value: np.ndarray, key_to: np.ndarray, value_to: np.
         value_to[place] = checked if checked == checked else none
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def _rotate_and_store(given: np.ndarray) -> None:
     """Rotate the queries of x W^T in place; write its keys, likewise rotated, and its values."""
     rows, heads, vectors, dim = given[4], given[12], given[13], given[14]
@@ -132,7 +132,7 @@ def _rotate_and_store(given: np.ndarray) -> None:
             _store(out[row, head], out[row, head + kv_heads], stored[own], stored[own + kv_heads])
 
 
-@cfunc("void(voidptr)", cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@callback("void(voidptr)")
 def projected_heads(pointer: int) -> None:
     """Rotated queries from x W^T; keys and values are written to their slots."""
     given = carray(pointer, (_NUM_GIVEN,), np.int64)

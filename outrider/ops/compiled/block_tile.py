@@ -8,11 +8,11 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import cfunc, types
+from numba import types
 from numba.extending import intrinsic
 
-from outrider.config.kernel_cache import HAS_CACHE
 from outrider.ops.compiled.block_kind import BLOCK, HALF_BYTES, KINDS, TILE, BlockKind
+from outrider.ops.compiled.kernel_cache import callback
 from outrider.ops.compiled.vector_ir import (
     FLOAT,
     FLOATS,
@@ -165,7 +165,7 @@ class _TileLoop:
         return load(self._builder, address, kind, align=4)
 
 
-@cfunc(_SIGNATURE, cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@callback(_SIGNATURE)
 def _multiply_tile(
     kind: int,
     num_rows: int,

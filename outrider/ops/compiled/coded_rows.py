@@ -1,12 +1,12 @@
 """The activations of a team as 8-bit codes, normalised before if asked, in compiled functions."""
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
-from outrider.config.kernel_cache import HAS_CACHE
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.block_kind import BLOCK, TILE
 from outrider.ops.compiled.block_tile import multiply_tile
+from outrider.ops.compiled.kernel_cache import compiled
 from outrider.ops.compiled.quantise_row import quantise_row
 from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
 
@@ -26,7 +26,7 @@ def scratch_bytes(*, rows: int, inputs: int, threads: int) -> int:
     return threads * own + copies * rows * -(-inputs // BLOCK) * _CODED_BYTES
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def code_rows(
     x: np.ndarray,  # [rows, inputs] float32
     norm: np.ndarray,  # [inputs] weight of an RMS norm; [0] for none
@@ -59,7 +59,7 @@ def code_rows(
     return start, scales, sums
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def tile_sums(scratch: int, inputs: int) -> np.ndarray:  # [2, 8, 16] float32
     """Where this thread puts the sums of two tiles."""
     at = scratch + thread_index() * (_TILE_BYTES + 4 * inputs)
@@ -67,14 +67,14 @@ def tile_sums(scratch: int, inputs: int) -> np.ndarray:  # [2, 8, 16] float32
     return sums
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def own_tiles(outputs: int) -> tuple[int, int]:
     """The first and the last tile, not included, that this thread multiplies."""
     tiles, thread, threads = (outputs + TILE - 1) // TILE, thread_index(), num_threads()
     return tiles * thread // threads, tiles * (thread + 1) // threads
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def multiply_rows(blocks: Blocks, tile: int, coded: Coded, row: int, num: int, out: int) -> None:
     """Products of one tile with `num` rows from `row` on, written to the address `out`."""
     kind, first, tile_bytes, num_blocks = blocks
@@ -92,7 +92,7 @@ def multiply_rows(blocks: Blocks, tile: int, coded: Coded, row: int, num: int, o
     )
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def rows_at_once(left: int) -> int:
     """The largest group of rows that the kernels have."""
     if left >= GROUP:
@@ -102,7 +102,7 @@ def rows_at_once(left: int) -> int:
     return 2 if left >= 2 else 1
 
 
-@njit(cache=HAS_CACHE, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})  # type: ignore[untyped-decorator]
+@compiled(fastmath={"reassoc", "contract", "nsz"})
 def _square_sum(x: np.ndarray) -> np.float32:  # [n]
     """Summed in several parts, which depend on the length alone."""
     total = np.float32(0.0)
@@ -111,7 +111,7 @@ def _square_sum(x: np.ndarray) -> np.float32:  # [n]
     return total
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def _norm_row(x: np.ndarray, weight: np.ndarray, eps: np.float32, out: np.ndarray) -> None:
     """RMS norm of one row, [n] all."""
     mean = _square_sum(x) / np.float32(len(x))

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-from outrider.config.kernel_cache import HAS_CACHE
+from outrider.ops.compiled.kernel_cache import compiled
 from outrider.ops.compiled.vector_ir import FLOAT
 
 _LOG2_E = np.float32(1.44269504)
@@ -22,7 +22,7 @@ _C2, _C3 = np.float32(8.3334519073e-3), np.float32(4.1665795894e-2)
 _C4, _C5 = np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def exp_of(x: np.float32) -> np.float32:
     """exp(x) in float32 with a relative error below 2e-7; NaN for NaN and infinities."""
     bounded = min(max(x, _LEAST), _MOST)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider.ops.compiled.block_kind import BLOCK, KINDS, KindName
+from outrider.ops.compiled.why_not_compiled import why_not_compiled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,15 +20,21 @@ class FoundBlocks:
     rows: torch.Tensor  # [out, row_bytes] uint8
 
 
+def why_not_searched() -> str:
+    """Why `find_blocks` cannot be called on this machine; empty if it can."""
+    return why_not_compiled("outrider.ops.compiled.restore_blocks")
+
+
 def find_blocks(weight: torch.Tensor) -> FoundBlocks | None:  # [out, in]
     """The blocks of a weight that was quantised; None if it has other numbers."""
     from outrider.ops.compiled.restore_blocks import restore_blocks  # imports numba
 
     if weight.shape[1] % BLOCK or weight.dtype != torch.float32 or not weight.is_contiguous():
         return None
+    outputs, inputs = weight.shape
     for name, kind in KINDS.items():
-        size = weight.shape[1] // BLOCK * kind.block_bytes
-        rows = torch.empty(weight.shape[0], size, dtype=torch.uint8)
-        if restore_blocks(weight.data_ptr(), *weight.shape, kind.index, rows.data_ptr(), size):
+        size = inputs // BLOCK * kind.block_bytes
+        rows = torch.empty(outputs, size, dtype=torch.uint8)
+        if restore_blocks(weight.data_ptr(), outputs, inputs, kind.index, rows.data_ptr(), size):
             return FoundBlocks(name=name, rows=rows)
     return None

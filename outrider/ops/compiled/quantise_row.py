@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-from outrider.config.kernel_cache import HAS_CACHE
 from outrider.ops.compiled.block_kind import BLOCK
+from outrider.ops.compiled.kernel_cache import compiled
 from outrider.ops.compiled.vector_ir import (
     FLOAT,
     FLOATS,
@@ -28,7 +28,7 @@ _NO_SIGN = 0x7FFFFFFF
 _CODES = ir.VectorType(INT8, LANES)
 
 
-@njit(cache=HAS_CACHE, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled()
 def quantise_row(
     x: np.ndarray,  # float32 [in]
     codes: np.ndarray,  # int8 [blocks * 32]

@@ -2,7 +2,8 @@
 
 Two pools of threads on the same cores would wait for each other, and torch's threads spin for a
 while after every operation. So compiled functions run on torch's own pool, which is GNU OpenMP in
-torch's wheels for Linux. A function runs once on every thread, and asks for its place in the team.
+torch's wheels for Linux; with another one the import of this file fails. A function runs once on
+every thread, and asks for its place in the team.
 """
 
 import ctypes
@@ -19,17 +20,12 @@ _SYMBOLS = {  # our names, because another OpenMP may be in the process
     "outrider_num_threads": "omp_get_num_threads",
     "outrider_wait_for_team": "GOMP_barrier",
 }
-_MAPS = Path("/proc/self/maps")
+_PARALLEL = "GOMP_parallel"
 
 # For compiled functions: the place of this thread, the size of the team, and a barrier.
 thread_index = types.ExternalFunction("outrider_thread_index", types.int32())
 num_threads = types.ExternalFunction("outrider_num_threads", types.int32())
 wait_for_team = types.ExternalFunction("outrider_wait_for_team", types.void())
-
-
-def has_team() -> bool:
-    """Whether torch's threads can be used."""
-    return _LIBRARY is not None
 
 
 def run_team(function: int, arguments: Sequence[int]) -> None:
@@ -40,24 +36,25 @@ def run_team(function: int, arguments: Sequence[int]) -> None:
 
 @cache
 def _parallel() -> "ctypes._NamedFuncPointer":
-    assert _LIBRARY is not None, "has_team was asked first"
-    call = _LIBRARY.GOMP_parallel
+    call = _LIBRARY[_PARALLEL]
     call.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
     call.restype = None
     return call
 
 
-def _openmp_of_torch() -> ctypes.CDLL | None:
-    """The OpenMP library that torch has loaded, if it is GNU's; compiled functions may call it."""
-    if not _MAPS.is_file():
-        return None
-    paths = {line.split()[-1] for line in _MAPS.read_text().splitlines() if "libgomp" in line}
-    beside_torch = sorted(paths, key=lambda path: "torch" not in path)
-    if not beside_torch:
-        return None
-    library = ctypes.CDLL(beside_torch[0])
-    for ours, theirs in _SYMBOLS.items():
-        llvm.add_symbol(ours, ctypes.cast(library[theirs], ctypes.c_void_p).value)
+def _openmp_of_torch() -> ctypes.CDLL:
+    """torch's own library. Its symbols include those of the OpenMP library that it is linked to.
+
+    Other packages may have loaded other copies of OpenMP, so a library is not looked for by name.
+    """
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    try:
+        functions = {ours: library[theirs] for ours, theirs in _SYMBOLS.items()}
+        library[_PARALLEL]
+    except AttributeError as error:
+        raise ImportError("torch does not compute with the threads of GNU OpenMP") from error
+    for ours, function in functions.items():
+        llvm.add_symbol(ours, ctypes.cast(function, ctypes.c_void_p).value)
     return library
 
 

@@ -4,32 +4,24 @@ Each row of activations is rounded to 8 bits per 32 inputs, as llama.cpp does. I
 exact, and blocks are added in a fixed order. So the bits of a row do not depend on the other rows.
 """
 
-import importlib.util
-import logging
-from functools import cache
-
 import torch
 
 from outrider.ops.compiled.block_kind import BLOCK, KINDS, KindName
 from outrider.ops.compiled.pack_blocks import pack_blocks, quantise_rows
+from outrider.ops.compiled.why_not_compiled import why_not_compiled
 from outrider.ops.graph_break import graph_break
-
-_log = logging.getLogger(__name__)
 
 _NO_NORM = torch.zeros(1)
 
 
-@cache
+def why_no_blocks() -> str:
+    """Why weights cannot be packed on this machine; empty if they can."""
+    return why_not_compiled("outrider.ops.compiled.block_product")
+
+
 def supports_blocks() -> bool:
     """Whether this machine has numba, the threads of GNU OpenMP, and an x86 CPU with AVX2."""
-    if importlib.util.find_spec("numba") is None:
-        return False
-    try:
-        from outrider.ops.compiled.thread_team import has_team
-    except ImportError as error:  # numba refuses versions of numpy that it does not know
-        _log.warning("packed weights are off, numba does not start: %s; update numba", error)
-        return False
-    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and has_team()
+    return not why_no_blocks()
 
 
 class BlockLinear:

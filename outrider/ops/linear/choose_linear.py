@@ -8,8 +8,8 @@ import torch
 
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
-from outrider.ops.compiled.find_blocks import find_blocks
-from outrider.ops.linear.block_linear import BlockLinear, eight_bit_linear, supports_blocks
+from outrider.ops.compiled.find_blocks import find_blocks, why_not_searched
+from outrider.ops.linear.block_linear import BlockLinear, eight_bit_linear, why_no_blocks
 from outrider.ops.linear.float16_linear import HalfLinear
 from outrider.ops.linear.int8_linear import Int8Linear, supports_fbgemm
 from outrider.ops.linear.linear import (
@@ -68,24 +68,25 @@ def _maker_for(dtype: WeightType, device: torch.device, arithmetic: Arithmetic) 
 
 
 def _int8_maker() -> LinearMaker:
-    if supports_blocks():
+    why = why_no_blocks()
+    if not why:
         return eight_bit_linear
     if not supports_fbgemm():
         raise ConfigError("int8 weights need an x86 CPU; use --dtype bfloat16 or float32")
-    _log.info("int8 weights are faster with numba: pip install numba")
+    _log.info("int8 weights are multiplied by FBGEMM; faster kernels are off: %s", why)
     return Int8Linear
 
 
 def _packed_maker(device: torch.device, arithmetic: Arithmetic) -> LinearMaker:
     """Weights that were widened from GGUF blocks are packed again; all others stay in float32."""
     make_wide = _maker_for("float32", device, arithmetic)
-    if not supports_blocks():
-        _log.info("weights are float32: packed ones need numba, pip install numba")
+    if why := why_not_searched():
+        _log.info("no weights are packed, all are float32: %s", why)
         return make_wide
 
     def packed_or_wide(weight: torch.Tensor) -> Linear:
         found = find_blocks(weight)
-        if found is None:
+        if found is None or why_no_blocks():  # which compiles; models without blocks do without
             return make_wide(weight)
         return BlockLinear(found.rows, found.name, weight.shape[1])
 

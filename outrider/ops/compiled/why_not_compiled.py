@@ -1,0 +1,28 @@
+"""Whether this machine runs compiled kernels, and if not, why. Imports numba only when asked."""
+
+import logging
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+
+import torch
+
+_log = logging.getLogger(__name__)
+
+_MOST_CHARS = 300  # of an error; numba's can have pages
+
+
+@cache
+def why_not_compiled(module: str) -> str:
+    """Why the compiled functions of this module cannot be used here; empty if they can."""
+    if find_spec("numba") is None:
+        return "numba is not installed; pip install numba"
+    if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        return "they need an x86 CPU with AVX2"
+    try:
+        import_module(module)  # compiles, or loads what was compiled
+    except Exception as error:  # numba, LLVM and the files of the cache can fail in many ways
+        what = f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_CHARS]}"
+        _log.warning("compiled CPU kernels are off, slower code runs: %s", what)
+        return what
+    return ""
