@@ -15,8 +15,8 @@ def read_key() -> bytes:
     key = os.environ.get(KEY, "")
     if not key:
         raise ConfigError(
-            f"several machines, and prefill and decode servers, need a secret; set {KEY} to the same "
-            "one on each"
+            f"several machines, and prefill and decode servers, need a secret; set {KEY} to "
+            "the same one on each"
         )
     return key.encode()
 
