@@ -11,10 +11,13 @@ _BACKLOG = 64
 
 
 def read_key() -> bytes:
-    """The secret that all machines share: commands between them are trusted code."""
+    """The secret that machines of one model, or servers with roles, share."""
     key = os.environ.get(KEY, "")
     if not key:
-        raise ConfigError(f"several machines need a secret; set {KEY} to the same one on each")
+        raise ConfigError(
+            f"several machines, and prefill and decode servers, need a secret; set {KEY} to "
+            "the same one on each"
+        )
     return key.encode()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from nixl._api import nixl_agent, nixl_agent_config
 
+from outrider.disaggregation.offer_key import OfferKey
 from outrider.disaggregation.page_bytes import PageBytes
 from outrider.disaggregation.side_channel import Message, SideChannel
 from outrider.wire.kv_transfer import SharedPrompt
@@ -101,9 +102,13 @@ class NixlSource:
     def describe(self) -> dict[str, Any]:
         return self._memory.describe()
 
-    def send(self, channel: SideChannel, room: str, prompt: SharedPrompt, *, first: int) -> None:
+    def send(
+        self, channel: SideChannel, key: OfferKey, prompt: SharedPrompt, *, first: int
+    ) -> None:
         del channel, prompt, first
-        raise ConnectionError(f"a reader wants room {room} by the side channel, and not by nixl")
+        raise ConnectionError(
+            f"a reader wants room {key.room} by the side channel, and not by nixl"
+        )
 
 
 class NixlSink:
@@ -116,11 +121,11 @@ class NixlSink:
         self,
         channel: SideChannel,
         welcome: Message,
-        room: str,
+        key: OfferKey,
         theirs: Sequence[int],
         ours: Sequence[int],
     ) -> NixlRead:
-        del channel, room
+        del channel, key
         return self._memory.begin_read(welcome, theirs[len(theirs) - len(ours) :], ours)
 
 

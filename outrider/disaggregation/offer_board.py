@@ -1,5 +1,6 @@
 """The rooms of a prefill engine. The engine's thread offers; the threads of readers ask."""
 
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -9,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from outrider.disaggregation.offer_key import OfferKey
 from outrider.runtime.row_images import RowImages
 from outrider.wire.kv_transfer import SharedPrompt
 
@@ -20,6 +22,7 @@ _MAX_ENDED = 4096  # rooms that are remembered, so that late readers do not wait
 class Offer:
     """A prompt that can be read until a moment, which every sign of its reader delays."""
 
+    key: OfferKey
     prompt: SharedPrompt
     row_image: torch.Tensor  # [bytes] on the host; empty without row state
     ends_s: float  # of time.monotonic
@@ -51,7 +54,8 @@ class OfferBoard:
         image = self._rows.read(row) if has_image else torch.empty(0, dtype=torch.uint8)
         with self._changed:
             self._expected.discard(room)
-            self._offers[room] = Offer(prompt, image, time.monotonic() + self._lease_s)
+            key = OfferKey(room, secrets.token_hex(16))
+            self._offers[room] = Offer(key, prompt, image, time.monotonic() + self._lease_s)
             self._changed.notify_all()
 
     def end(self, room: str) -> None:
@@ -87,19 +91,29 @@ class OfferBoard:
                 return "ended"
             return "expected" if room in self._expected else "unknown"
 
-    def hold(self, room: str) -> Offer | None:
-        """The offer of a room, whose lease begins anew; None once it has ended."""
+    def find(self, room: str) -> Offer | None:
+        """The offer of a room, whose lease begins anew; None if there is none."""
         with self._changed:
             return self._renew(room)
 
-    def confirm(self, room: str) -> bool:
+    def hold(self, key: OfferKey) -> Offer | None:
+        """An offer, whose lease begins anew; None once it has ended."""
+        with self._changed:
+            return self._renew_same(key)
+
+    def confirm(self, key: OfferKey) -> bool:
         """Whether the pages were held until now. The room ends."""
         with self._changed:
-            was_held = self._renew(room) is not None
+            was_held = self._renew_same(key) is not None
             if was_held:
-                self._end(room)
-                self._to_free.append(room)
+                self._end(key.room)
+                self._to_free.append(key.room)
             return was_held
+
+    def _renew_same(self, key: OfferKey) -> Offer | None:
+        """As `_renew`, unless the room was offered again since."""
+        offer = self._offers.get(key.room)
+        return self._renew(key.room) if offer is not None and offer.key == key else None
 
     def _renew(self, room: str) -> Offer | None:
         now_s, offer = time.monotonic(), self._offers.get(room)

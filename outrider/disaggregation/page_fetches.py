@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from outrider.disaggregation.offer_key import OfferKey, offer_key_of
 from outrider.disaggregation.page_transport import PageRead, PageSink
-from outrider.disaggregation.side_channel import Message, SideChannel
+from outrider.disaggregation.side_channel import Message, SideChannel, open_channel
 from outrider.errors import ConfigError
 from outrider.runtime.node_connection import connect
 from outrider.runtime.row_images import RowImages
@@ -122,17 +123,18 @@ class PageFetches:
             raise ConnectionError(f"room {room} holds the KV of another prompt")
         if not isinstance(theirs, list) or len(theirs) < len(prompt.pages):
             raise ConnectionError(f"room {room} has fewer pages than the prompt")
+        key = offer_key_of({**offer, "room": room})
         fetch.writable.wait()
-        read = self._sink.read(channel, opened.welcome, room, theirs, prompt.pages)
+        read = self._sink.read(channel, opened.welcome, key, theirs, prompt.pages)
         fetch.reads.append(read)
-        self._finish(read, fetch, channel)
+        self._finish(read, fetch, channel, key)
         if prompt.has_row_state:
-            self._rows.keep(fetch.name, self._read_row(channel, room))
-        if not channel.ask({"kind": "confirm", "room": room}).get("is_held"):
+            self._rows.keep(fetch.name, self._read_row(channel, key))
+        if not channel.ask(key.ask("confirm")).get("is_held"):
             raise ConnectionError("the lease lapsed while the pages were read")
 
-    def _read_row(self, channel: SideChannel, room: str) -> torch.Tensor:
-        answer = channel.ask({"kind": "row", "room": room})
+    def _read_row(self, channel: SideChannel, key: OfferKey) -> torch.Tensor:
+        answer = channel.ask(key.ask("row"))
         if not answer.get("is_held") or answer.get("num_bytes") != self._rows.row_bytes:
             raise ConnectionError("the lease ended before the row state was read")
         image = torch.empty(self._rows.row_bytes, dtype=torch.uint8)
@@ -142,14 +144,16 @@ class PageFetches:
     def forget(self, name: str) -> None:
         self._rows.forget(name)
 
-    def _finish(self, read: PageRead, fetch: PageFetch, channel: SideChannel) -> None:
+    def _finish(
+        self, read: PageRead, fetch: PageFetch, channel: SideChannel, key: OfferKey
+    ) -> None:
         """Wait for a read, with signs of life to the prefill engine."""
-        room, held_s = fetch.order.room, time.monotonic()
+        held_s = time.monotonic()
         while not read.is_done():
             if fetch.cancelled.is_set():
                 raise ConnectionAbortedError("the request has ended")
             if time.monotonic() - held_s > _HOLD_S:
-                if not channel.ask({"kind": "hold", "room": room}).get("is_held"):
+                if not channel.ask(key.ask("hold")).get("is_held"):
                     raise ConnectionError("the lease lapsed while the pages were read")
                 held_s = time.monotonic()
             time.sleep(_LOOK_S)
@@ -160,7 +164,8 @@ class PageFetches:
             with self._channel(order) as opened:
                 offer = _await_offer(opened.channel, order.room, threading.Event())
                 if offer.get("digest") == digest:  # rooms of other prompts are not ours to end
-                    opened.channel.ask({"kind": "confirm", "room": order.room})
+                    key = offer_key_of({**offer, "room": order.room})
+                    opened.channel.ask(key.ask("confirm"))
         except (OSError, ConfigError) as error:
             _log.debug("room %s was not declined: %s", order.room, error)
 
@@ -210,7 +215,7 @@ class PageFetches:
                 "it is no prefill engine, or has another secret; set OUTRIDER_RANKS_KEY to the "
                 "same one on both"
             ) from error
-        channel = SideChannel(opened, stall_s=self._stall_s)
+        channel = open_channel(opened, self._key, "decode", stall_s=self._stall_s)
         try:
             welcome = channel.ask({"facts": dict(self._facts)})
         except OSError:

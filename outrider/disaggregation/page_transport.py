@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from outrider.disaggregation.offer_key import OfferKey
 from outrider.disaggregation.side_channel import Message, SideChannel
 from outrider.wire.kv_transfer import SharedPrompt
 
@@ -14,7 +15,9 @@ class PageSource(Protocol):
         """What a reader must know, once for each connection."""
         ...
 
-    def send(self, channel: SideChannel, room: str, prompt: SharedPrompt, *, first: int) -> None:
+    def send(
+        self, channel: SideChannel, key: OfferKey, prompt: SharedPrompt, *, first: int
+    ) -> None:
         """Send the pages from `first` on to a reader that asked for them on the channel."""
         ...
 
@@ -38,7 +41,7 @@ class PageSink(Protocol):
         self,
         channel: SideChannel,
         welcome: Message,
-        room: str,
+        key: OfferKey,
         theirs: Sequence[int],
         ours: Sequence[int],
     ) -> PageRead:

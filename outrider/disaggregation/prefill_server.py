@@ -4,17 +4,19 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from collections.abc import Mapping
 
 from outrider.disaggregation.offer_board import OfferBoard
+from outrider.disaggregation.offer_key import OfferKey, offer_key_of, room_of
 from outrider.disaggregation.page_transport import PageSource
-from outrider.disaggregation.side_channel import Message, SideChannel
+from outrider.disaggregation.side_channel import Message, SideChannel, open_channel
 from outrider.disaggregation.transfer_facts import difference
 from outrider.runtime.node_connection import authenticate
-from outrider.wire.transfer_order import MAX_ROOM_CHARS
 
 _ROOM_WAIT_S = 0.5  # that one question waits for an offer
 _MAX_CONNECTIONS = 1024
+_PAUSE_S = 0.1  # after a connection that could not be accepted
 _IDLE_S = 3600.0  # after which a silent decode engine must connect again
 
 _log = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ class PrefillServer:
         self._board = board
         self._source = source
         self._facts = facts
+        self._is_closed = False
         self._room = threading.BoundedSemaphore(_MAX_CONNECTIONS)
 
     @property
@@ -48,6 +51,7 @@ class PrefillServer:
         threading.Thread(target=self._accept, daemon=True, name="side channel").start()
 
     def close(self) -> None:
+        self._is_closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -56,30 +60,46 @@ class PrefillServer:
         while True:
             try:
                 link, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            if self._room.acquire(blocking=False):
-                threading.Thread(target=self._serve, args=(link,), daemon=True).start()
-            else:
-                link.close()
+            except OSError as error:  # closed; or a peer left at once, or no file number is free
+                if self._is_closed:
+                    return
+                _log.error("the side channel did not accept a connection: %s", error)
+                time.sleep(_PAUSE_S)
+                continue
+            self._start(link)
+
+    def _start(self, link: socket.socket) -> None:
+        if not self._room.acquire(blocking=False):
+            link.close()
+            return
+        try:
+            threading.Thread(target=self._serve, args=(link,), daemon=True).start()
+        except RuntimeError as error:  # there are too many threads
+            _log.error("the side channel cannot serve a connection: %s", error)
+            self._room.release()
+            link.close()
 
     def _serve(self, link: socket.socket) -> None:
         """Answer one decode engine until it leaves. What it sends wrongly ends its connection."""
         try:
             opened = authenticate(link, self._key)
-            if opened is None:
-                return
-            channel = SideChannel(opened, stall_s=_IDLE_S)
-            try:
-                if self._greet(channel):
-                    while True:
-                        self._answer(channel, channel.receive())
-            except (OSError, TypeError, ValueError) as error:
-                _log.debug("a decode engine left: %s", error)
-            finally:
-                channel.close()
+            if opened is not None:
+                self._converse(open_channel(opened, self._key, "prefill", stall_s=_IDLE_S))
+        except OSError as error:
+            _log.debug("a decode engine left before it was greeted: %s", error)
         finally:
+            link.close()
             self._room.release()
+
+    def _converse(self, channel: SideChannel) -> None:
+        try:
+            if self._greet(channel):
+                while True:
+                    self._answer(channel, channel.receive())
+        except (OSError, TypeError, ValueError) as error:
+            _log.debug("a decode engine left: %s", error)
+        finally:
+            channel.close()
 
     def _greet(self, channel: SideChannel) -> bool:
         """Whether the decode engine has the same model, cut in the same pages."""
@@ -95,46 +115,45 @@ class PrefillServer:
         return True
 
     def _answer(self, channel: SideChannel, message: Message) -> None:
-        room = message.get("room")
-        if not isinstance(room, str) or len(room) > MAX_ROOM_CHARS:
-            raise ValueError("a message names no room")
+        key = offer_key_of(message)
         match message.get("kind"):
             case "state":
-                channel.send(self._state(room))
+                channel.send(self._state(room_of(message)))
             case "hold":
-                channel.send({"is_held": self._board.hold(room) is not None})
+                channel.send({"is_held": self._board.hold(key) is not None})
             case "confirm":
-                channel.send({"is_held": self._board.confirm(room)})
+                channel.send({"is_held": self._board.confirm(key)})
             case "row":
-                self._send_row(channel, room)
+                self._send_row(channel, key)
             case "read":
-                self._send_pages(channel, room, int(message["first"]))
+                self._send_pages(channel, key, int(message["first"]))
             case kind:
                 raise ValueError(f"a message of kind {kind!r} is unknown")
 
     def _state(self, room: str) -> Message:
         state = self._board.state(room, wait_s=_ROOM_WAIT_S)
-        offer = self._board.hold(room) if state == "offered" else None
+        offer = self._board.find(room) if state == "offered" else None
         if offer is None:
             return {"state": "ended" if state == "offered" else state}
         prompt = offer.prompt
         return {
             "state": state,
+            "nonce": offer.key.nonce,
             "digest": prompt.digest,
             "num_tokens": prompt.num_tokens,
             "pages": prompt.pages,
         }
 
-    def _send_pages(self, channel: SideChannel, room: str, first: int) -> None:
-        offer = self._board.hold(room)
+    def _send_pages(self, channel: SideChannel, key: OfferKey, first: int) -> None:
+        offer = self._board.hold(key)
         if offer is None or not 0 <= first <= len(offer.prompt.pages):
             channel.send({"is_held": False})
             return
         channel.send({"is_held": True})
-        self._source.send(channel, room, offer.prompt, first=first)
+        self._source.send(channel, key, offer.prompt, first=first)
 
-    def _send_row(self, channel: SideChannel, room: str) -> None:
-        offer = self._board.hold(room)
+    def _send_row(self, channel: SideChannel, key: OfferKey) -> None:
+        offer = self._board.hold(key)
         if offer is None:
             channel.send({"is_held": False})
             return

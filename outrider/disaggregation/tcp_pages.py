@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from outrider.disaggregation.offer_board import OfferBoard
+from outrider.disaggregation.offer_key import OfferKey
 from outrider.disaggregation.page_bytes import PageBytes
 from outrider.disaggregation.side_channel import Message, SideChannel
 from outrider.wire.kv_transfer import SharedPrompt
@@ -24,10 +25,12 @@ class TcpSource:
         return {}
 
     @torch.inference_mode()
-    def send(self, channel: SideChannel, room: str, prompt: SharedPrompt, *, first: int) -> None:
+    def send(
+        self, channel: SideChannel, key: OfferKey, prompt: SharedPrompt, *, first: int
+    ) -> None:
         for part, places in _pieces(self._pages, len(prompt.pages) - first):
             wanted = [prompt.pages[first + place] for place in places]
-            if self._board.hold(room) is None:
+            if self._board.hold(key) is None:
                 raise ConnectionError("the lease ended while its pages were read")
             channel.send_tensor(self._pages.read(part, wanted))
 
@@ -53,13 +56,13 @@ class TcpSink:
         self,
         channel: SideChannel,
         welcome: Message,
-        room: str,
+        key: OfferKey,
         theirs: Sequence[int],
         ours: Sequence[int],
     ) -> FinishedRead:
         del welcome
         first = len(theirs) - len(ours)
-        if not channel.ask({"kind": "read", "room": room, "first": first}).get("is_held"):
+        if not channel.ask(key.ask("read", first=first)).get("is_held"):
             raise ConnectionError("the lease ended before its pages were read")
         for part, places in _pieces(self._pages, len(ours)):
             values = torch.empty(len(places), self._pages.parts[part].shape[1], dtype=torch.uint8)

@@ -60,6 +60,7 @@ class PrefillRole:
         pass
 
     def offer(self, placement: Placement, lease: Lease) -> None:
+        self.tend()  # an offer of the same room that was read since the step began
         request = placement.request
         submission, tokens = request.submission, tuple(request.tokens[: placement.goal])
         room = self._expected.pop(request)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 MAX_ROOM_CHARS = 128
+TransferSide = Literal["prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from support.role_traces import submissions, traces
 from support.roles import KEY, pair_of
 
 from outrider.disaggregation import page_fetches
-from outrider.disaggregation.side_channel import SideChannel
+from outrider.disaggregation.side_channel import open_channel
 from outrider.runtime.draft_kinds import NoDraft
 from outrider.runtime.node_connection import connect
 from outrider.wire.transfer_order import TransferOrder
@@ -182,10 +182,10 @@ def test_strangers_and_broken_messages_get_nowhere(pair, right):
     bad += [b'{"kind": "read", "room": "room", "first": -1}', b'{"kind": "confirm", "room": 7}']
     for message in bad:
         opened = connect(address, KEY, time.monotonic() + LONG_S)
-        channel = SideChannel(opened, stall_s=LONG_S)
+        channel = open_channel(opened, KEY, "decode", stall_s=LONG_S)
         if message.startswith(b'{"kind"'):
             channel.ask({"facts": {}})
-        opened.connection.send_bytes(message)
+        channel.send_bytes(message)
         if b"read" in message:
             assert channel.receive() == {"is_held": False}
         else:

@@ -1,0 +1,29 @@
+"""Names one offer. A room can be offered again, with other pages, while an old reader is at it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from outrider.wire.transfer_order import MAX_ROOM_CHARS
+
+
+@dataclass(frozen=True, slots=True)
+class OfferKey:
+    """A room, and what tells this offer from earlier ones in the same room."""
+
+    room: str
+    nonce: str
+
+    def ask(self, kind: str, **more: int) -> dict[str, str | int]:
+        """A message to the prefill engine about this offer."""
+        return {"kind": kind, "room": self.room, "nonce": self.nonce, **more}
+
+
+def room_of(message: Mapping[str, object]) -> str:
+    room = message.get("room")
+    if not isinstance(room, str) or len(room) > MAX_ROOM_CHARS:
+        raise ValueError("a message names no room")
+    return room
+
+
+def offer_key_of(message: Mapping[str, object]) -> OfferKey:
+    return OfferKey(room_of(message), str(message.get("nonce")))
