@@ -14,6 +14,7 @@ from support.served import ServerProcess
 from support.spoken import tiny_llama, write_tokenizer
 
 from outrider.cli.main import app
+from outrider.hub.cache_location import converted_folder, kernel_root
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text().replace("\\\n", " ")
@@ -54,6 +55,15 @@ def test_the_image_serves_by_default_with_flags_that_exist():
 def test_the_torch_of_the_image_is_the_one_that_the_package_needs():
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert f'"{needed[0]}"' in DOCKERFILE
+
+
+def test_converted_models_and_compiled_kernels_lie_on_the_volume(monkeypatch):
+    (volume,) = instructions("VOLUME")
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    for name, value in re.findall(r"(\w+)=(\S+)", " ".join(instructions("ENV"))):
+        monkeypatch.setenv(name, value)
+    for folder in (converted_folder(), kernel_root()):
+        assert Path(volume) in folder.parents
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd here")

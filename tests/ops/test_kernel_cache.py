@@ -135,3 +135,23 @@ def test_processes_that_compile_at_the_same_time_do_no_harm(tmp_path: Path) -> N
     assert len(numbers) == 1
     assert hits_and_numbers(start(PACKAGE.parent, tmp_path)) == ("1", numbers.pop())
     assert not list(tmp_path.rglob("*.tmp.*"))
+
+
+LOAD = """
+from outrider.ops.compiled.why_not_compiled import why_not_compiled
+print(why_not_compiled("outrider.ops.attention.attend_in_place"))
+"""
+
+
+@pytest.mark.slow  # compiles in other processes
+def test_a_broken_file_of_the_cache_is_a_reason_and_not_a_crash(tmp_path: Path) -> None:
+    hits_and_numbers(start(PACKAGE.parent, tmp_path))
+    for path in tmp_path.rglob("*.nbi"):
+        path.write_bytes(path.read_bytes()[:20])
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", LOAD]
+    ran = subprocess.run(
+        command, env=environment, cwd=PACKAGE.parent, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.strip()
+    assert "delete the folders kernels-* in OUTRIDER_CACHE" in ran.stderr

@@ -23,6 +23,10 @@ def why_not_compiled(module: str) -> str:
         import_module(module)  # compiles, or loads what was compiled
     except Exception as error:  # numba, LLVM and the files of the cache can fail in many ways
         what = f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_CHARS]}"
-        _log.warning("compiled CPU kernels are off, slower code runs: %s", what)
+        _log.warning(
+            "compiled CPU kernels are off, slower code runs: %s; "
+            "update numba, or delete the folders kernels-* in OUTRIDER_CACHE",
+            what,
+        )
         return what
     return ""
