@@ -24,6 +24,7 @@ from outrider.wire.kv_transfer import SharedPrompt
 from outrider.wire.transfer_order import TransferOrder
 
 _NUM_THREADS = 16  # transfers at the same time
+_MAX_ADDRESSES = 1024  # that are remembered: clients choose them
 _UNKNOWN_S = 5.0  # that a room may be unknown: its request may come later than ours
 _LOOK_S = 0.0005  # between two looks at a read
 _HOLD_S = 2.0  # between two signs of life to the prefill engine while a read lasts
@@ -180,16 +181,21 @@ class PageFetches:
         except BaseException as error:
             if opened is not None:
                 opened.channel.close()
-            if isinstance(error, BlockingIOError | TimeoutError | ConnectionRefusedError):
+            is_silent = isinstance(error, BlockingIOError | TimeoutError)
+            if is_silent or (opened is None and isinstance(error, OSError)):
                 self._note_down(address)
             raise
         with self._lock:
             self._idle[address].append(opened)
+            is_full = len(self._idle) > _MAX_ADDRESSES
+            oldest = self._idle.pop(next(iter(self._idle))) if is_full else []
+        for each in oldest:
+            each.channel.close()
 
     def _take_idle(self, address: tuple[str, int]) -> OpenChannel | None:
         """A connection of an earlier transfer, unless the prefill engine was restarted since."""
         with self._lock:
-            idle = self._idle[address]
+            idle = self._idle.get(address, [])
             while idle:
                 opened = idle.pop()
                 if not opened.channel.is_closed:
@@ -202,8 +208,11 @@ class PageFetches:
     def _note_down(self, address: tuple[str, int]) -> None:
         """Let other requests not wait for an engine that has just been silent."""
         with self._lock:
+            self._down_until_s.pop(address, None)  # the oldest come first
             self._down_until_s[address] = time.monotonic() + self._stall_s
-            silent, self._idle[address] = self._idle[address], []
+            if len(self._down_until_s) > _MAX_ADDRESSES:
+                del self._down_until_s[next(iter(self._down_until_s))]
+            silent = self._idle.pop(address, [])
         for each in silent:
             each.channel.close()
 

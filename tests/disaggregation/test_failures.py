@@ -239,3 +239,18 @@ def test_a_restarted_prefill_engine_is_asked_again(pair, right):
     output = run_all(pair.decode.engine, [pair.fetched(one, "again")])["r2"]
     assert (output.tokens, output.last.progress.cached) == (right, 28)
     pair.assert_no_leak()
+
+
+def test_every_address_that_cannot_be_reached_is_left_alone_for_a_while(pair, right):
+    (one,) = submissions()[2:]
+    host = "255.255.255.255"  # no route for TCP
+    order = TransferOrder(kind="fetch", room="room", host=host, port=9)
+    output = run_all(pair.decode.engine, [replace(one, transfer=order)])["r2"]
+    assert output.tokens == right
+    fetches = pair.decode.engine._pending.role._fetches
+    assert list(fetches._down_until_s) == [(host, 9)]
+    assert not fetches._idle
+    for port in range(5000):
+        fetches._note_down((host, port))
+    assert len(fetches._down_until_s) == 1024
+    assert (host, 4999) in fetches._down_until_s
