@@ -5,6 +5,7 @@ from pathlib import Path
 
 from outrider.config.engine_config import DisaggregationConfig, EngineConfig, TransferBackend
 from outrider.config.node_address import read_key
+from outrider.config.settings import Settings
 from outrider.disaggregation.offer_board import OfferBoard
 from outrider.disaggregation.page_bytes import PageBytes
 from outrider.disaggregation.page_fetches import PageFetches
@@ -20,7 +21,9 @@ from outrider.wire.runner_facts import RunnerFacts
 _BACKLOG = 128
 
 
-def open_offers(runner: Runner, facts: RunnerFacts, folder: Path, config: EngineConfig) -> KVOffers:
+def open_offers(
+    runner: Runner, facts: RunnerFacts, folder: Path, config: EngineConfig, settings: Settings
+) -> KVOffers:
     """The rooms of a prefill engine, which decode engines can ask for from now on."""
     own, pages = config.disaggregation, PageBytes(runner.pages)
     board = OfferBoard(own.lease_s, runner.row_images)
@@ -29,21 +32,21 @@ def open_offers(runner: Runner, facts: RunnerFacts, folder: Path, config: Engine
         read_key(),
         board=board,
         source=_open_source(own.backend, pages, board),
-        facts=transfer_facts(folder, config, facts, pages, runner.row_images),
+        facts=transfer_facts(folder, config, settings, facts, pages=pages, rows=runner.row_images),
     )
     server.start()
     return board
 
 
 def open_fetches(
-    runner: Runner, facts: RunnerFacts, folder: Path, config: EngineConfig
+    runner: Runner, facts: RunnerFacts, folder: Path, config: EngineConfig, settings: Settings
 ) -> KVFetches:
     """Transfers of a decode engine."""
     pages = PageBytes(runner.pages)
     return PageFetches(
         _open_sink(config.disaggregation.backend, pages),
         runner.row_images,
-        transfer_facts(folder, config, facts, pages, runner.row_images),
+        transfer_facts(folder, config, settings, facts, pages=pages, rows=runner.row_images),
         read_key(),
         stream=runner.stream,
         stall_s=config.disaggregation.stall_s,

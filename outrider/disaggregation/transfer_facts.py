@@ -6,6 +6,7 @@ from pathlib import Path
 
 from outrider import __version__
 from outrider.config.engine_config import EngineConfig
+from outrider.config.settings import Settings
 from outrider.disaggregation.page_bytes import PageBytes
 from outrider.runtime.node_facts import fingerprint
 from outrider.runtime.row_images import RowImages
@@ -13,7 +14,13 @@ from outrider.wire.runner_facts import RunnerFacts
 
 
 def transfer_facts(
-    folder: Path, config: EngineConfig, facts: RunnerFacts, pages: PageBytes, rows: RowImages
+    folder: Path,
+    config: EngineConfig,
+    settings: Settings,
+    facts: RunnerFacts,
+    *,
+    pages: PageBytes,
+    rows: RowImages,
 ) -> dict[str, str]:
     """The facts of this engine."""
     drafter = Path(config.draft.drafter)
@@ -21,6 +28,8 @@ def transfer_facts(
         "version of outrider": __version__,
         "model files": fingerprint(folder),
         "drafter": fingerprint(drafter) if drafter.exists() else config.draft.drafter,
+        "dtype": settings.dtype,  # KV of packed, int8 and float32 weights has one type on a CPU
+        "arithmetic": settings.execution.arithmetic,
         "page size": str(facts.host.page_size),
         "lookahead of the drafter": str(facts.draft.lookahead),
         "type of KV": " ".join(sorted({each.partition("[")[0] for each in pages.layout})),

@@ -56,10 +56,10 @@ def _build_with_role(plan: RankGroupPlan, on_progress: OnProgress) -> Engine:
     ships_rows = not facts.host.prefix_cache  # only row state switches it off: see `check_role`
     engine = Engine(runner, facts, runner.grammars, AwakeHome())
     if plan.config.disaggregation.mode == "prefill":
-        offers = open_offers(runner, facts, plan.folder, plan.config)
+        offers = open_offers(runner, facts, plan.folder, plan.config, home.settings)
         engine.use_role(lambda cache: PrefillRole(cache, offers, ships_rows=ships_rows))
     else:
-        fetches = open_fetches(runner, facts, plan.folder, plan.config)
+        fetches = open_fetches(runner, facts, plan.folder, plan.config, home.settings)
         engine.use_role(lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows))
     return engine
 

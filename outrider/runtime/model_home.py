@@ -48,14 +48,14 @@ class ModelHome:
         self._folder = folder
         self._ranks = ranks
         self._config = replace(config, draft=fit_draft(config.draft, folder))
-        self._settings = resolve_settings(
+        self.settings = resolve_settings(
             self._config,
             model_context=model_config.max_context,
             num_cuda=torch.cuda.device_count(),
             usual_page=model_config.usual_page_size,
         )
-        _log.info("%s", self._settings)
-        self._device = torch.device(self._settings.device)
+        _log.info("%s", self.settings)
+        self._device = torch.device(self.settings.device)
         self._grammars = GrammarCache(read_vocabulary, vocab_size=model_config.vocab_size)
         self._weights = LoadedWeights()
         self._models: tuple[AnyTarget, DraftKind] | None = None  # until loaded, and at level 2
@@ -67,11 +67,11 @@ class ModelHome:
         model, draft = self._load_models()
         runner, facts = assemble_runner(
             model,
-            self._settings,
+            self.settings,
             draft=draft,
             weight_bytes=max(held_bytes(self._device) - before, 0),
             kv_tokens=self._kv_tokens,
-            buckets=choose_buckets(self._settings, draft),
+            buckets=choose_buckets(self.settings, draft),
             grammars=self._grammars,
             on_progress=on_progress,
             ranks=self._ranks,
@@ -106,7 +106,7 @@ class ModelHome:
             # On a CPU weights are never moved, and the notes would import 120 MB of torch.
             is_moved = self._device.type == "cuda"
             with self._weights.noting(self._device) if is_moved else nullcontext():
-                self._models = _load_models(self._folder, self._config, self._settings, self._ranks)
+                self._models = _load_models(self._folder, self._config, self.settings, self._ranks)
         return self._models
 
 
