@@ -44,10 +44,14 @@ def check_text(name: str, value: object, *, most: int | None = None) -> None:
 def bad_word_tokens(
     words: Sequence[str], tokenizer: Tokenizer | NoTokenizer
 ) -> tuple[tuple[int, ...], ...]:
-    """The token sequences of the words: each as a text begins with it, and after a blank."""
+    """The token sequences of the words: each as a text begins with it, and after a blank.
+
+    A word that no token spells cannot be written, so it has none.
+    """
     spelled = (
         tuple(tokenizer.encode(prefix + word.lstrip(), add_special=False))
         for word in words
+        if tokenizer.encode(word.lstrip(), add_special=False)
         for prefix in ("", " ")
     )
     sequences = tuple(dict.fromkeys(spelled))

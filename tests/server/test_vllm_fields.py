@@ -32,6 +32,11 @@ def test_allowed_tokens_are_the_only_ones_with_and_without_drafts(client):
     )
 
 
+def test_a_bad_word_that_no_token_spells_changes_nothing(client):
+    plain = text_of(chat(client, temperature=0, max_tokens=8))
+    assert text_of(chat(client, temperature=0, max_tokens=8, bad_words=[":"])) == plain
+
+
 def test_bad_words_are_not_in_the_answer(client):
     free = text_of(chat(client, temperature=0, max_tokens=40))
     letters = "abcdfgijklmnopqrsuvwxyz"  # each is one token, whatever stands beside it

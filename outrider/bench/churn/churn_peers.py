@@ -44,7 +44,7 @@ def run_peers(
             task = ChurnTask(
                 engine=peer.name,
                 folder=str(folder),
-                dtype="auto" if dtype == "int8" else dtype,  # int8 is a form of ours
+                dtype="auto" if dtype in ("int8", "packed") else dtype,  # forms of ours
                 draft=draft,
                 limits=limits,
                 prompts=tuple(take_prompts(prompts, args.work.requests)),
