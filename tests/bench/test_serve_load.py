@@ -712,6 +712,7 @@ def test_ctrl_c_prints_what_was_measured(prompts):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_picture_is_drawn(prompts, tmp_path):
     pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
     picture = tmp_path / "run.png"

@@ -50,6 +50,7 @@ def run(rank_matrix):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "trace",

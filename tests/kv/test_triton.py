@@ -96,6 +96,7 @@ def test_texts_of_several_splits_are_merged():
     assert_like_reference(backend_of(model), case)
 
 
+@pytest.mark.slow
 def test_mixed_steps_run_trees_and_chunks():
     model = Model()
     chunks = {4: (0, 5), 6: (33, 1), 5: (31, 34)}
@@ -103,6 +104,7 @@ def test_mixed_steps_run_trees_and_chunks():
     assert_like_reference(backend_of(model), case)
 
 
+@pytest.mark.slow
 def test_padding_chunks_are_finite_however_long_they_are():
     model = Model()
     case = make_case(model, lengths=[], chunks={1: (2, 5), 0: (0, 5)})

@@ -56,6 +56,7 @@ def test_log_probabilities_of_real_text_equal_transformers(llm, reference):
             assert abs(logprob.logprob - expected[token].item()) <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_a_greedy_answer_equals_transformers(llm, reference):
     params = SamplingParams(temperature=0, max_tokens=NUM_GENERATED)
     [answer] = llm.generate({"prompt_token_ids": reference.tokens}, params, use_tqdm=False)

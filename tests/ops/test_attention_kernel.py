@@ -129,6 +129,7 @@ def test_one_split_written_directly_has_the_bits_of_a_merge():
         assert torch.equal(direct, merged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_ragged_rows_are_merged_from_splits_and_read_whole(is_whole):
     case = make_case(Model(kv_heads=1, group=2), lengths=[40, 9, 33], nodes=3, seed=8)

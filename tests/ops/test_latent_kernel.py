@@ -72,6 +72,7 @@ def test_texts_past_the_short_splits_are_merged_too(span):
     torch.testing.assert_close(out, right, atol=5e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [1 << 26, 1])  # of all tiles; of one tile at a time
 def test_a_token_has_the_same_bits_in_a_chunk_and_as_a_decode_row(room, monkeypatch):
     case = make_case(latent_model(heads=2, page_size=16), lengths=[], chunks={1: (0, 70)})

@@ -12,6 +12,7 @@ from support.served import ServerProcess
 NOTHING = {"structured_outputs": {"regex": "the[A-Z]"}, "max_tokens": 8, "temperature": 0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_a_request_that_leaves_no_token_is_answered_400(server: ServerProcess, path: str) -> None:
     body = {**BASES[path], **NOTHING}

@@ -149,6 +149,7 @@ def test_a_forced_call_follows_the_schema_of_its_function(client, ask, choice, s
     assert finish == "tool_calls"
 
 
+@pytest.mark.slow
 def test_a_forced_call_is_the_same_whole_and_streamed(client):
     one, other = (ask(client, **FORCED, tool_choice="required") for ask in (whole, streamed))
     assert without_ids(one[1]) == without_ids(other[1])

@@ -70,6 +70,7 @@ def test_a_slow_branch_behind_a_rare_first_token_is_refused(grammar_cache):
     grammar_cache.check(GrammarSpec(kind="ebnf", text='root ::= "b" "m"* | [^b] [^b]*'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_matcher_that_does_not_return_ends_its_request_alone(models, grammar_cache, depth):
     """xgrammar takes minutes for one token here. Another row has the same grammar."""
