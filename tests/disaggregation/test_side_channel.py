@@ -4,6 +4,7 @@ import errno
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -36,14 +37,17 @@ def ask(port):
 
 
 def pump(source, sink, changed_byte):
-    """Relay all bytes; one of them is another one afterwards."""
+    """Relay all bytes until an end leaves; one of them is another one afterwards."""
     passed = 0
-    while data := bytearray(source.recv(65536)):
-        if passed <= changed_byte < passed + len(data):
-            data[changed_byte - passed] ^= 0x40
-        passed += len(data)
-        sink.sendall(data)
-    sink.shutdown(socket.SHUT_RDWR)
+    with suppress(OSError):  # an end may leave at any time
+        while data := bytearray(source.recv(65536)):
+            if passed <= changed_byte < passed + len(data):
+                data[changed_byte - passed] ^= 0x40
+            passed += len(data)
+            sink.sendall(data)
+    for end in (source, sink):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
 
 
 def relay(listener, port, changed_byte):
@@ -51,10 +55,7 @@ def relay(listener, port, changed_byte):
     with listener.accept()[0] as decode, socket.create_connection(("127.0.0.1", port)) as prefill:
         there = threading.Thread(target=pump, args=(decode, prefill, 2**62))
         there.start()
-        try:
-            pump(prefill, decode, changed_byte)
-        except OSError:  # the decode engine has left
-            prefill.shutdown(socket.SHUT_RDWR)
+        pump(prefill, decode, changed_byte)
         there.join(LONG_S)
 
 
