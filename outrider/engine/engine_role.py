@@ -56,15 +56,10 @@ class EngineRole(Protocol):
         ...
 
 
-class NoRole:
-    """The engine computes whole requests."""
+class NothingArrives:
+    """The base of roles in which no request waits for a transfer."""
 
-    counts = NO_TRANSFERS
     num_waiting = 0
-
-    def keeps(self, request: Request) -> bool:
-        del request
-        return False
 
     def keeps_now(self, request: Request) -> bool:
         del request
@@ -75,6 +70,16 @@ class NoRole:
 
     def wait_briefly(self) -> None:
         pass
+
+
+class NoRole(NothingArrives):
+    """The engine computes whole requests."""
+
+    counts = NO_TRANSFERS
+
+    def keeps(self, request: Request) -> bool:
+        del request
+        return False
 
     def offer(self, placement: Placement, lease: Lease) -> None:
         raise AssertionError(f"{placement.request.request_id} has {lease}, and no role")

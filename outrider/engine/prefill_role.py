@@ -1,8 +1,8 @@
 """A prefill engine: it computes prompts, and lends their pages to decode engines."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from outrider.engine.engine_role import NothingArrives
 from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
 from outrider.engine.request import Placement, Request
 from outrider.wire.engine_stats import TransferCounts
@@ -17,10 +17,8 @@ class OfferedLease:
     tokens: tuple[int, ...]  # whose KV is in the pages
 
 
-class PrefillRole:
+class PrefillRole(NothingArrives):
     """Owns the leases of prompts that are computed and not read yet."""
-
-    num_waiting = 0
 
     def __init__(self, cache: PrefixCache, offers: KVOffers, *, ships_rows: bool) -> None:
         self._cache = cache
@@ -48,16 +46,6 @@ class PrefillRole:
             self._expected[request] = room
             self._offers.expect(room)
         return False
-
-    def keeps_now(self, request: Request) -> bool:
-        del request
-        return False
-
-    def take_ready(self) -> Iterator[Request]:
-        return iter(())
-
-    def wait_briefly(self) -> None:
-        pass
 
     def offer(self, placement: Placement, lease: Lease) -> None:
         self.tend()  # an offer of the same room that was read since the step began

@@ -5,22 +5,20 @@ from collections.abc import Sequence
 
 import torch
 
-from outrider.models.draft_model import AuxLayers
 from outrider.ops.graph_break import is_capturing
 from outrider.ops.tree.chain import chain
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
-from outrider.spec.drafter import Drafter
+from outrider.spec.drafter import Drafter, WrappedDrafter
 from outrider.step.plan import DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
-from outrider.wire.runner_facts import DraftFacts
 from outrider.wire.scheduled_batch import RowAdmission
 
 _log = logging.getLogger(__name__)
 
 
-class GuardedDrafter:
+class GuardedDrafter(WrappedDrafter):
     """Owns a drafter. After the drafter raises, every draft is absent.
 
     Nothing has to be undone: a proposal writes only scratch memory, and the tables of a broken
@@ -28,21 +26,9 @@ class GuardedDrafter:
     """
 
     def __init__(self, drafter: Drafter, *, is_alone: bool = True) -> None:
-        self._drafter = drafter
+        super().__init__(drafter)
         self._is_alone = is_alone  # no other rank drafts the same rows
         self.is_broken = False
-
-    @property
-    def facts(self) -> DraftFacts:
-        return self._drafter.facts
-
-    @property
-    def aux_layers(self) -> AuxLayers:
-        return self._drafter.aux_layers
-
-    @property
-    def row_tensors(self) -> Sequence[torch.Tensor]:
-        return self._drafter.row_tensors
 
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
         if not self.is_broken:

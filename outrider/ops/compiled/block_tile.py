@@ -22,7 +22,7 @@ from outrider.ops.compiled.vector_ir import (
     INTS,
     NO_FLOATS,
     NO_INTS,
-    all_lanes,
+    constant,
     dot_bytes,
     load,
     multiply_add,
@@ -139,7 +139,7 @@ class _TileLoop:
         ]
         if self._kind.bits == 8:
             return stored
-        low, shift = all_lanes(0x0F0F0F0F), all_lanes(4)
+        low, shift = constant(0x0F0F0F0F), constant(4)
         high = [builder.and_(builder.lshr(vector, shift), low) for vector in stored]
         return [builder.and_(vector, low) for vector in stored] + high
 

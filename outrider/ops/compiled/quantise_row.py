@@ -15,8 +15,8 @@ from outrider.ops.compiled.vector_ir import (
     INT8,
     INT32,
     INTS,
-    LANES,
-    all_lanes,
+    WIDTH,
+    constant,
     declared,
     load,
     number,
@@ -25,7 +25,7 @@ from outrider.ops.compiled.vector_ir import (
 
 _LEVELS = 127.0
 _NO_SIGN = 0x7FFFFFFF
-_CODES = ir.VectorType(INT8, LANES)
+_CODES = ir.VectorType(INT8, WIDTH)
 
 
 @compiled()
@@ -92,7 +92,7 @@ def _emit_block(
         rounded = builder.call(nearest, [builder.fmul(half, splat(builder, inverse, FLOATS))])
         integers = builder.fptosi(rounded, INTS)
         added = builder.add(added, builder.call(add_up, [integers]))
-        _store(builder, builder.trunc(integers, _CODES), builder.add(codes, number(LANES * place)))
+        _store(builder, builder.trunc(integers, _CODES), builder.add(codes, number(WIDTH * place)))
     _store(builder, builder.fdiv(largest, ir.Constant(FLOAT, _LEVELS)), scale)
     _store(builder, added, total)
 
@@ -100,7 +100,7 @@ def _emit_block(
 def _largest_bits(builder: ir.IRBuilder, halves: list[ir.Value]) -> ir.Value:
     """The bits of the largest absolute value: those of floats are ordered as the numbers are."""
     reduce = declared(builder.module, "llvm.vector.reduce.smax.v16i32", INT32, [INTS])
-    bits = [builder.and_(builder.bitcast(half, INTS), all_lanes(_NO_SIGN)) for half in halves]
+    bits = [builder.and_(builder.bitcast(half, INTS), constant(_NO_SIGN)) for half in halves]
     left, right = (builder.call(reduce, [each]) for each in bits)
     return builder.select(builder.icmp_signed(">", left, right), left, right)
 

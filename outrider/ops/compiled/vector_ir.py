@@ -6,12 +6,12 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import config
 
-LANES = 16
+WIDTH = 16  # numbers of 32 bits in a vector
 INT8, INT32, INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
-INTS, FLOATS = ir.VectorType(INT32, LANES), ir.VectorType(FLOAT, LANES)
-HALVES, BYTES = ir.VectorType(HALF, LANES), ir.VectorType(INT8, 4 * LANES)
-NO_INTS, NO_FLOATS = ir.Constant(INTS, [0] * LANES), ir.Constant(FLOATS, [0.0] * LANES)
+INTS, FLOATS = ir.VectorType(INT32, WIDTH), ir.VectorType(FLOAT, WIDTH)
+HALVES, BYTES = ir.VectorType(HALF, WIDTH), ir.VectorType(INT8, 4 * WIDTH)
+NO_INTS, NO_FLOATS = ir.Constant(INTS, [0] * WIDTH), ir.Constant(FLOATS, [0.0] * WIDTH)
 
 _VNNI = "llvm.x86.avx512.vpdpbusd.512"
 _FMA = "llvm.fma.v16f32"
@@ -21,8 +21,9 @@ def number(value: int) -> ir.Constant:
     return ir.Constant(INT64, value)
 
 
-def all_lanes(value: int) -> ir.Constant:
-    return ir.Constant(INTS, [value] * LANES)
+def constant(value: int) -> ir.Constant:
+    """A vector of equal integers."""
+    return ir.Constant(INTS, [value] * WIDTH)
 
 
 def load(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, *, align: int) -> ir.Value:
@@ -30,11 +31,11 @@ def load(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, *, align: int)
 
 
 def splat(builder: ir.IRBuilder, value: ir.Value, kind: ir.VectorType) -> ir.Value:
-    """A vector with the value in every lane."""
+    """A vector of equal values."""
     undefined = ir.Constant(kind, ir.Undefined)
     first = builder.insert_element(undefined, value, ir.Constant(INT32, 0))
-    lanes = ir.Constant(ir.VectorType(INT32, kind.count), [0] * kind.count)
-    return builder.shuffle_vector(first, undefined, lanes)
+    zeros = ir.Constant(ir.VectorType(INT32, kind.count), [0] * kind.count)
+    return builder.shuffle_vector(first, undefined, zeros)
 
 
 def multiply_add(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
@@ -45,16 +46,16 @@ def multiply_add(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -
 def dot_bytes(
     builder: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value
 ) -> ir.Value:
-    """The total plus the products of four unsigned and four signed bytes in every lane. Exact."""
+    """The total plus the products of four unsigned and four signed bytes of each number. Exact."""
     if has_vnni():
         return builder.call(_declared(builder.module, _VNNI, INTS), [total, unsigned, signed])
-    pairs = ir.VectorType(INT32, 4 * LANES)
+    pairs = ir.VectorType(INT32, 4 * WIDTH)
     left = builder.zext(builder.bitcast(unsigned, BYTES), pairs)
     right = builder.sext(builder.bitcast(signed, BYTES), pairs)
     products = builder.mul(left, right)
     halves = builder.add(_every_second(builder, products, 0), _every_second(builder, products, 1))
-    lanes = builder.add(_every_second(builder, halves, 0), _every_second(builder, halves, 1))
-    return builder.add(total, lanes)
+    sums = builder.add(_every_second(builder, halves, 0), _every_second(builder, halves, 1))
+    return builder.add(total, sums)
 
 
 def has_vnni() -> bool:

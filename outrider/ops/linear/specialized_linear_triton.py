@@ -87,8 +87,8 @@ def _wait_for_products(total, total_rest, PENDING: gl.constexpr, HAS_REST: gl.co
 def _store(total, residual, out, first, column, num_rows, N, HAS_RESIDUAL: gl.constexpr):
     """Add the residual, round once and store sums [columns, rows] as rows."""
     COLUMNS: gl.constexpr = total.shape[0]
-    LANES: gl.constexpr = COLUMNS // 8  # 16 bytes of output each
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // LANES, LANES], [4, 1], [1, 0])
+    THREADS: gl.constexpr = COLUMNS // 8  # of a row; each stores 16 bytes
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // THREADS, THREADS], [4, 1], [1, 0])
     if not HAS_RESIDUAL:
         total = total.to(out.dtype.element_ty)  # half as much to move between threads
     total = gl.convert_layout(gl.permute(total, (1, 0)), layout)
