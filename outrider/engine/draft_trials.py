@@ -18,6 +18,8 @@ _FIRST_WAIT = 8  # steps from a new choice, or the first lost trial of a rung, t
 # loss. A trial of drafts can cost several times a plain step.
 _PLAIN_GROWTH, PLAIN_WAIT = 2.0, 256
 _DRAFT_GROWTH, DRAFT_WAIT = 4.0, 1024
+_SLOW = 2.0  # times its usual seconds: something else made the step slow
+_YOUNG = 64  # steps of a choice that may still be chance
 _CUT_GROWTH = 2.0  # after a trial that a slow step cut short
 
 
@@ -95,6 +97,7 @@ class BatchSize:
         self.waits = [float(_FIRST_WAIT)] * num_rungs  # steps from a lost trial to the next
         # Number of the step from which a trial of the rung may begin.
         self.due = [float(FIRST_STEPS)] + [first_trial] * (num_rungs - 1)
+        self._chosen_at = 0  # number of the step
         self._num_impossible = 0  # plain steps in a row that were left out
 
     @property
@@ -115,11 +118,20 @@ class BatchSize:
             trial.seconds.note(seconds)
             usual = trial.seconds.usual
         else:
+            if rung and seconds > _SLOW * self.costs[rung].usual:
+                self._doubt(rung)
             self.costs[rung].note(seconds)
             usual = self.costs[rung].usual
         for fewer in self.costs[:rung]:
             if fewer.is_known and fewer.usual > IMPOSSIBLE * usual:
                 fewer.forget()  # all its steps were slow: measure again
+
+    def _doubt(self, rung: int) -> None:
+        """Compare a young choice of drafts with plain decoding now: while a step is slow for
+        another reason, drafts make it slower, and chance may have chosen them.
+        """
+        if rung == self.chosen and self.num_steps - self._chosen_at < _YOUNG:
+            self.due[0] = min(self.due[0], float(self.num_steps))
 
     def _is_impossible(self, seconds: float) -> bool:
         """Whether something else made this plain step slow: with drafts it would take longer.
@@ -166,4 +178,4 @@ class BatchSize:
             self.due[other] = self.num_steps + (self.waits[other] if has_lost else 0.0)
             if self.chosen == 0:
                 self.costs[other].forget()  # measured before plain decoding was chosen
-        self.chosen = rung
+        self.chosen, self._chosen_at = rung, self.num_steps
