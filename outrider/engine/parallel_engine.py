@@ -11,6 +11,7 @@ from functools import partial
 from outrider.engine.engine import Engine
 from outrider.engine.step_watch import OnSteps
 from outrider.errors import RequestError
+from outrider.wire.adapter import Adapter
 from outrider.wire.engine_stats import EngineStats, joined_ranks
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import GroupRunner, RunnerFacts
@@ -84,6 +85,9 @@ class ParallelEngine:
 
     def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
         self._engines[0].check(prompt, limits)
+
+    def check_adapter(self, adapter: Adapter) -> None:
+        self._engines[0].check_adapter(adapter)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
         del spec

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from outrider.config.early_ranks import EarlyRanks
 from outrider.config.engine_config import EngineConfig
+from outrider.config.lora_checks import check_lora
 from outrider.config.parallel_checks import check_parallel
 from outrider.config.role_checks import check_role
 from outrider.disaggregation.open_role import open_fetches, open_offers
@@ -31,6 +32,7 @@ def build_engine(
 ) -> AnyEngine:
     """An engine for the model in a folder, ready for requests."""
     check_parallel(config.parallel)
+    check_lora(config.lora)
     plan = RankGroupPlan(
         folder=folder,
         config=config,
@@ -45,7 +47,7 @@ def build_engine(
         return _build_with_role(plan, on_progress)
     home = open_home(plan)
     runner, facts = home.build(on_progress)
-    return Engine(runner, facts, runner.grammars, home)
+    return Engine(runner, facts, runner.grammars, home, runner.adapters)
 
 
 def _build_with_role(plan: RankGroupPlan, on_progress: OnProgress) -> Engine:
@@ -68,4 +70,5 @@ def _build_parallel(plan: RankGroupPlan, on_progress: OnProgress) -> ParallelEng
     """One engine per rank, each with rows and pages of its own."""
     runner, facts = start_data_ranks(plan, on_progress)
     runners = [RankRunner(runner, rank) for rank in range(plan.config.parallel.data)]
-    return ParallelEngine([Engine(each, facts) for each in runners], runner)
+    engines = [Engine(each, facts, adapters=runner.adapters) for each in runners]
+    return ParallelEngine(engines, runner)

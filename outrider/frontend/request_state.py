@@ -16,6 +16,7 @@ from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.detokenizer import Detokenizer, StopStrings, StreamedText
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
+from outrider.wire.adapter import NO_ADAPTER, Adapter
 from outrider.wire.draft_budget import Budget
 from outrider.wire.failure import NO_FAILURE, RequestFailure
 from outrider.wire.row_sampling import RowSampling
@@ -37,6 +38,7 @@ class PreparedRequest:
     samplings: tuple[RowSampling, ...]
     budget: Budget
     transfer: TransferOrder = NO_TRANSFER
+    adapter: Adapter = NO_ADAPTER
 
     @property
     def text(self) -> str | None:

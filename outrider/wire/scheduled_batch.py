@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from outrider.wire.adapter import AdapterLoad
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling
 
@@ -15,6 +16,7 @@ class RowAdmission:
     prompt: tuple[int, ...]  # empty unless a penalty or the drafter needs it
     output: tuple[int, ...]  # emitted before a preemption; for penalties, drafter or grammar
     arrived: str = ""  # the transfer that brought its row state from another engine
+    adapter_slot: int = 0  # of the adapter that it runs through; 0 for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ class ScheduledBatch:
     grants: tuple[PageGrant, ...]
     chunks: tuple[ScheduledChunk, ...]
     decodes: ScheduledDecodes
+    adapter_loads: tuple[AdapterLoad, ...] = ()
 
     @property
     def rows(self) -> tuple[int, ...]:
