@@ -70,6 +70,7 @@ class RunnerFacts:
 
     memory: MemoryFacts
     vocab_size: int
+    hidden_size: int  # channels of a hidden state of the target
     draft: DraftFacts
     max_chunks: int  # prompts that may share one step
     host: HostSettings
