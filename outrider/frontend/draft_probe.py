@@ -12,8 +12,8 @@ from outrider.frontend.request_state import RequestState
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.chat_template import NoChatTemplate
 
-# Share of first drafts accepted, even with a poor head. The shipped head has 0.53 here, and 0.14 with
-# its capture layers in reverse order.
+# Share of first drafts accepted, even with a poor head. The shipped head has 0.53 here, and 0.14
+# with its capture layers in reverse order.
 LOWEST_FIRST = 0.25
 PROMPTS = (
     "Write a Python function that returns the n-th Fibonacci number, and explain its running time.",
