@@ -20,6 +20,12 @@ class WorkerPlan:
     environment: Mapping[str, str]
 
 
+def without_draft_check(plan: WorkerPlan) -> WorkerPlan:
+    """The plan of a worker that drafts as an earlier one did."""
+    draft = replace(plan.config.draft, check=False)
+    return replace(plan, config=replace(plan.config, draft=draft))
+
+
 def plan_workers(config: EngineConfig, environment: Mapping[str, str]) -> list[WorkerPlan]:
     """A worker for each replica. Ranks that share experts, or span machines, are one worker."""
     parallel = config.parallel
