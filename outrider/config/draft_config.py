@@ -38,6 +38,7 @@ class DraftConfig:
     nodes: int | Literal["auto"] = AUTO  # tokens the target verifies at once, the root included
     match: MatchLengths = MatchLengths()
     adaptive: bool = True  # draft less, or not at all, while that is faster
+    check: bool = True  # at load, report a model that drafts nothing the target accepts
 
 
 NO_DRAFT = DraftConfig(drafter=NONE)

@@ -81,10 +81,11 @@ def choose_dialect(
     """The config of the one dialect that was used; `own` if no flag of another engine was given.
 
     `vllm` is None if --speculative-config was not given; an empty object was given and is refused.
-    `adaptive` exists only in our own flags, so it may be used with either dialect.
+    `adaptive` and `check` exist only in our own flags, so they may be used with either dialect.
     """
     given = {
-        "--draft, --steps, --topk, --nodes": replace(own, adaptive=True) != DraftConfig(),
+        "--draft, --steps, --topk, --nodes": replace(own, adaptive=True, check=True)
+        != DraftConfig(),
         "--speculative-config": vllm is not None,
         "--speculative-algorithm and its flags": bool(sglang),
     }
@@ -92,8 +93,10 @@ def choose_dialect(
         used = " and ".join(name for name, is_given in given.items() if is_given)
         raise ConfigError(f"{used} choose the drafter twice; keep one of them")
     if vllm is not None:
-        return replace(from_vllm(vllm), adaptive=own.adaptive)
-    return replace(from_sglang(sglang), adaptive=own.adaptive) if sglang else own
+        return replace(from_vllm(vllm), adaptive=own.adaptive, check=own.check)
+    if sglang:
+        return replace(from_sglang(sglang), adaptive=own.adaptive, check=own.check)
+    return own
 
 
 def _vllm_drafter(fields: Mapping[str, Any]) -> str:

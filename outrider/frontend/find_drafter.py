@@ -29,11 +29,14 @@ def has_drafter(model: str) -> bool:
 
 
 def _own_drafter(config: DraftConfig, model: str) -> DraftConfig:
-    """The head that ships for the model, with its own trees unless sizes are given; or none."""
+    """The head that ships for the model, with its own trees unless sizes are given; or none.
+
+    It is known to fit, so it is not checked at load.
+    """
     head = shipped_head(model)
     if head is None:
         return replace(config, drafter=NONE)
-    shipped = replace(config, drafter=str(head.folder))
+    shipped = replace(config, drafter=str(head.folder), check=False)
     if (config.steps, config.topk, config.nodes) != (AUTO, AUTO, AUTO):
         return shipped
     return replace(shipped, steps=head.steps, topk=head.topk, nodes=head.nodes)
