@@ -112,8 +112,8 @@ class LLM:
     """Owns one loaded model. Threads may share it: their requests run in one batch.
 
     `model` is an alias, a hub id, a GGUF file or a folder. `draft` chooses the drafter: "auto" for
-    the head that belongs to the model, "none", "ngram", "mtp", or a smaller model or head given as
-    `model`; `steps`, `topk` and `nodes` size its trees. It changes the speed, never a token.
+    the head that belongs to the model, "none", "ngram", "suffix", "mtp", or a smaller model or head
+    given as `model`; `steps`, `topk` and `nodes` size its trees. It changes speed, never a token.
     `seed` is for requests without one. `OtherArguments` has the rest: the tokenizer, the chat
     template, default sampling, and names of vLLM and of our command line.
     """
@@ -147,7 +147,8 @@ class LLM:
     ) -> None:
         flags = read_arguments(others)
         context = flags.get("max_model_len", max_model_len)
-        own = _own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive)
+        check = flags.get("check_draft", "auto")
+        own = _own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive, check=check)
         config = EngineConfig(
             dtype=dtype,
             device=device,
@@ -282,8 +283,9 @@ class LLM:
 
 def _own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig:
     """The draft configuration. Arguments other than "auto" replace its fields."""
-    if arguments["adaptive"] not in ("auto", True, False):
-        raise ConfigError(f"adaptive must be True, False or 'auto', got {arguments['adaptive']!r}")
+    for name in ("adaptive", "check"):
+        if arguments[name] not in ("auto", True, False):
+            raise ConfigError(f"{name} must be True, False or 'auto', got {arguments[name]!r}")
     config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
     return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
 
