@@ -378,7 +378,7 @@ class Engine:
         updates += [self._offer(placement) for placement in expected.offered if placement.is_held]
         for place, own in details.items():
             if expected.placements[place].is_held:
-                expected.placements[place].request.note_scores(own.scores)
+                expected.placements[place].request.note_prompt(own)
         columns = zip(
             expected.placements, expected.most, result.tokens, result.drafted, strict=True
         )

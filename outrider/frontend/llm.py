@@ -112,8 +112,8 @@ class LLM:
     """Owns one loaded model. Threads may share it: their requests run in one batch.
 
     `model` is an alias, a hub id, a GGUF file or a folder. `draft` chooses the drafter: "auto" for
-    the head that belongs to the model, "none", "ngram", "mtp", or a smaller model or head given as
-    `model`; `steps`, `topk` and `nodes` size its trees. It changes the speed, never a token.
+    the head that belongs to the model, "none", "ngram", "suffix", "mtp", or a smaller model or head
+    given as `model`; `steps`, `topk` and `nodes` size its trees. It changes speed, never a token.
     `seed` is for requests without one. `OtherArguments` has the rest: the tokenizer, the chat
     template, default sampling, and names of vLLM and of our command line.
     """
