@@ -146,15 +146,17 @@ class LLM:
         **others: Unpack[OtherArguments],
     ) -> None:
         flags = read_arguments(others)
-        context = flags.get("max_model_len", max_model_len)
         check = flags.get("check_draft", "auto")
         own = _own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive, check=check)
         config = EngineConfig(
             dtype=dtype,
+            quantization=flags.get("quantization") or "none",
             device=device,
             parallel=_parallel(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
-            limits=_limits(context, max_num_seqs, max_num_batched_tokens),
+            limits=_limits(
+                flags.get("max_model_len", max_model_len), max_num_seqs, max_num_batched_tokens
+            ),
             cache=CacheConfig(
                 page_size=block_size,
                 kv_tokens=kv_tokens,
