@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from outrider.config.draft_config import NO_DRAFT, DraftConfig
+from outrider.config.kv_events_config import NO_KV_EVENTS, KVEventsConfig
 from outrider.errors import ConfigError
 
 Auto = Literal["auto"]
@@ -110,5 +111,6 @@ class EngineConfig:
     limits: LimitsConfig = LimitsConfig()
     parallel: ParallelConfig = ParallelConfig()
     disaggregation: DisaggregationConfig = WHOLE_REQUESTS
+    kv_events: KVEventsConfig = NO_KV_EVENTS
     draft: DraftConfig = NO_DRAFT  # "auto" must be resolved by find_drafter first
     tokenizer_folder: str = ""  # whose vocabulary grammars use; empty for the model's folder
