@@ -10,6 +10,7 @@ from outrider.errors import ConfigError
 Auto = Literal["auto"]
 # packed: weights from GGUF blocks stay in them on a CPU, all others are float32
 Dtype = Literal["float32", "bfloat16", "float16", "int8", "packed"]
+Quantization = Literal["none", "fp8"]  # of weights that a folder stores as floats, at load
 Executor = Literal["eager", "graph", "breakable", "tape"]
 Arithmetic = Literal["fast", "fixed"]  # fixed: the bits of a row depend on its text only
 DRAFT_ARITHMETIC: Arithmetic = "fast"  # drafts never change a token, whatever their bits
@@ -103,6 +104,7 @@ class EngineConfig:
     """All settings of an engine, besides the model's folder."""
 
     dtype: Dtype | Auto = "auto"
+    quantization: Quantization = "none"
     device: str = "auto"  # "cpu", "cuda", "cuda:1", ...
     execution: ExecutionConfig = ExecutionConfig()
     cache: CacheConfig = CacheConfig()

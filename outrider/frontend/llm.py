@@ -146,21 +146,16 @@ class LLM:
         **others: Unpack[OtherArguments],
     ) -> None:
         flags = read_arguments(others)
-        context = flags.get("max_model_len", max_model_len)
-        check = flags.get("check_draft", "auto")
+        context, check = flags.get("max_model_len", max_model_len), flags.get("check_draft", "auto")
         own = _own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive, check=check)
         config = EngineConfig(
             dtype=dtype,
+            quantization=flags.get("quantization") or "none",
             device=device,
             parallel=_parallel(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=_limits(context, max_num_seqs, max_num_batched_tokens),
-            cache=CacheConfig(
-                page_size=block_size,
-                kv_tokens=kv_tokens,
-                prefix=enable_prefix_caching,
-                memory_share=gpu_memory_utilization,
-            ),
+            cache=_cache(block_size, kv_tokens, enable_prefix_caching, gpu_memory_utilization),
             execution=_execution(
                 executor, flags.get("enforce_eager", enforce_eager), depth, record, deterministic
             ),
@@ -318,6 +313,14 @@ def _limits(
 ) -> LimitsConfig:
     context: int | Auto = "auto" if max_model_len is None else max_model_len
     return LimitsConfig(context=context, rows=max_num_seqs, step_tokens=step_tokens)
+
+
+def _cache(
+    page_size: int | Auto, kv_tokens: int | Auto, prefix: bool, memory_share: float
+) -> CacheConfig:
+    return CacheConfig(
+        page_size=page_size, kv_tokens=kv_tokens, prefix=prefix, memory_share=memory_share
+    )
 
 
 def _execution(
