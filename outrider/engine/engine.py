@@ -288,9 +288,10 @@ class Engine:
         self._end_reason = reason
         self._in_flight.clear()
 
-    def count_cached(self, submission: Submission) -> int:
-        """Tokens of its prompt that the prefix cache would serve."""
-        return self._scheduler.cache.count_cached(submission.prompt, salt=submission.prefix_salt)
+    @property
+    def caches(self) -> tuple[PrefixCache, ...]:
+        """The prefix cache of each rank: there is one rank here."""
+        return (self._scheduler.cache,)
 
     def _start_over(
         self, failing: list[ExpectedStep], error: Exception
@@ -341,10 +342,8 @@ class Engine:
         request.fail(failure)
         self._forget(request)
         self._active.note(has_work=self.has_work)
-        progress, queued_s = request.progress, request.queued_s
-        return RequestUpdate(
-            request.request_id, (), (), request.finish, progress, queued_s, failure=failure
-        )
+        update = RequestUpdate(request.request_id, (), (), request.finish, request.progress)
+        return update._replace(queued_s=request.queued_s, failure=failure)
 
     def _forget(self, request: Request) -> None:
         del self._requests[request.request_id]
@@ -378,7 +377,7 @@ class Engine:
         updates += [self._offer(placement) for placement in expected.offered if placement.is_held]
         for place, own in details.items():
             if expected.placements[place].is_held:
-                expected.placements[place].request.note_scores(own.scores)
+                expected.placements[place].request.note_prompt(own)
         columns = zip(
             expected.placements, expected.most, result.tokens, result.drafted, strict=True
         )

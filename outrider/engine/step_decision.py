@@ -51,7 +51,7 @@ class StepDecision:
         return sum(len(chunk.tokens) for chunk in self._chunks.values())
 
     def admit(
-        self, request: Request, placement: Placement, *, arrived: str, adapter_slot: int
+        self, request: Request, placement: Placement, *, arrived: str, owner: int, adapter_slot: int
     ) -> None:
         """A request gets its row; all pages of its lease go into the row's empty page table."""
         submission = request.submission
@@ -68,6 +68,7 @@ class StepDecision:
             prompt=submission.prompt if needs_text else (),
             output=tuple(request.tokens[num_prompt:]) if needs_output else (),
             arrived=arrived,
+            owner=owner,
             adapter_slot=adapter_slot,
         )
         self.grant(placement, tuple(placement.lease.pages))

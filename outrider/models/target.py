@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from outrider.config.engine_config import Arithmetic
+from outrider.config.engine_config import Arithmetic, Quantization
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import ModelPool
@@ -107,6 +107,7 @@ def load_target(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
+    quantization: Quantization = "none",
     ranks: RankGroup = ONE_RANK,
     bank: BankSizes = NO_BANK,
 ) -> AnyTarget:
@@ -115,9 +116,20 @@ def load_target(
     if isinstance(config, V4Config):
         if bank.num_slots:
             raise ConfigError("DeepSeek-V4 takes no adapters; leave out --enable-lora")
+        if quantization != "none":
+            raise ConfigError(
+                f"{folder}: --quantization {quantization} is not there for DeepSeek-V4; use the "
+                "quantised weights as they are published"
+            )
         return load_v4(
             folder, config, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks
         )
     return load_decoder(
-        folder, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks, bank=bank
+        folder,
+        dtype=dtype,
+        device=device,
+        arithmetic=arithmetic,
+        quantization=quantization,
+        ranks=ranks,
+        bank=bank,
     )

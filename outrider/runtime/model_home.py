@@ -127,6 +127,7 @@ def _load_models(
         dtype=settings.dtype,
         device=torch.device(settings.device),
         arithmetic=settings.execution.arithmetic,
+        quantization=config.quantization,
         ranks=ranks,
         bank=BankSizes(num_slots=settings.host.max_loras, max_rank=config.lora.max_rank),
     )

@@ -95,6 +95,8 @@ class Runner:
         with self.stream.active():
             for load in batch.adapter_loads:
                 self._program.adapters.place(load.slot, load.adapter)
+            if batch.finished:
+                self._program.drafter.remember(batch.finished)
             self._admit(batch.admissions)
             grammars, sampling_flags = self._program.state.grammars, self._samplings.flags_of(batch)
             if grammars.begin(batch):

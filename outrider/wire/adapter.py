@@ -1,5 +1,6 @@
 """The LoRA adapter of a request. Submissions name it, and batches bring it to the device."""
 
+import os
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,9 +55,9 @@ NO_ADAPTER_CHECKS = NoAdapterChecks()
 def prefix_salt(adapter: Adapter, cache_salt: str) -> bytes:
     """What cached prefixes are shared by, besides tokens: KV of one adapter fits no other.
 
-    The length comes first: no salt of a client can imitate an adapter.
+    No text has the byte 255, so no salt of a client can imitate an adapter.
     """
-    if not adapter.is_wanted and not cache_salt:
-        return b""
-    key = f"{adapter.version}:{adapter.path}".encode() if adapter.is_wanted else b""
-    return len(key).to_bytes(4, "little") + key + cache_salt.encode()
+    salt = cache_salt.encode()
+    if not adapter.is_wanted:
+        return salt
+    return b"\xff".join((b"", adapter.version.encode(), os.fsencode(adapter.path), b"", salt))

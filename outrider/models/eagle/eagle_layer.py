@@ -26,6 +26,7 @@ class HeadLayer:
     rotary: RotaryEmbedding
     attention: Attention
     kv: KeyValueProjection  # a part of `attention`
+    index: int  # of its KV in the pool
     mlp_norm: Norm
     mlp: FeedForward
     min_rows: int  # with fewer rows its projections are slower
@@ -38,7 +39,7 @@ class HeadLayer:
         kv: KVPool,
         backend: AttentionBackend,
     ) -> torch.Tensor:  # [num_query, width]
-        queries, (layer,) = plan.queries, kv.layers
+        queries, layer = plan.queries, kv.layers[self.index]
         num_query = queries.tokens.shape[0]
         rows = max(num_query, self.min_rows)
         step = self._step(plan, backend)
@@ -54,7 +55,7 @@ class HeadLayer:
         backend: AttentionBackend,
     ) -> None:
         """Write the keys and values that the layer would write."""
-        (layer,) = kv.layers
+        layer = kv.layers[self.index]
         rows = max(plan.queries.tokens.shape[0], self.min_rows)
         self.kv.write(pad_rows(x, rows), layer, self._step(plan, backend))
 

@@ -125,5 +125,7 @@ def test_an_adapter_that_is_replaced_has_another_version(folder, bank):
 def test_no_salt_of_a_client_imitates_an_adapter():
     adapter = Adapter(path="/a", version="1")
     salts = {prefix_salt(adapter, ""), prefix_salt(adapter, "x"), prefix_salt(NO_ADAPTER, "")}
-    salts |= {prefix_salt(NO_ADAPTER, text) for text in ("x", "1:/a", "1:/ax", "\x04\0\0\x001:/a")}
+    salts |= {
+        prefix_salt(NO_ADAPTER, text) for text in ("x", "1/a", "\xff1\xff/a", "\ufffd1\ufffd/a")
+    }
     assert len(salts) == 7
