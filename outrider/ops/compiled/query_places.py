@@ -36,8 +36,8 @@ def _slot(given: np.ndarray, row: int, position: int) -> int:
     if row < 0 or row >= given[9] or page < 0 or page >= given[10]:
         given[NUM_OUTSIDE] += 1
         return 0
-    number: int = _numbers(given[21])[row * given[11] + page]
-    return number * given[6] + position % given[6]
+    slot: int = _numbers(given[21])[row * given[11] + page] * given[6] + position % given[6]
+    return slot
 
 
 @compiled()

@@ -34,7 +34,7 @@ def run_team(function: int, arguments: Sequence[int]) -> None:
     _parallel()(function, values, torch.get_num_threads(), 0)
 
 
-def run_alone(function: int, arguments: Sequence[int]) -> Sequence[int]:
+def run_alone(function: int, arguments: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
     """Call the compiled function at this address on this thread; returns the array of integers."""
     values = (ctypes.c_int64 * len(arguments))(*arguments)
     _callable(function)(ctypes.addressof(values))
