@@ -11,6 +11,7 @@ from outrider.config.engine_config import (
     Dtype,
     EngineConfig,
     Executor,
+    Quantization,
 )
 from outrider.errors import ConfigError
 
@@ -144,6 +145,9 @@ def _step_tokens(config: EngineConfig, rows: int, *, on_cpu: bool) -> int:
 def _check(config: EngineConfig) -> None:
     limits, cache, execution = config.limits, config.cache, config.execution
     _check_choice("--dtype / dtype", config.dtype, ("auto", *get_args(Dtype)))
+    _check_choice("--quantization / quantization", config.quantization, get_args(Quantization))
+    if config.quantization != "none" and config.dtype == "int8":
+        raise ConfigError("--dtype int8 and --quantization quantise twice; keep one of them")
     _check_choice("--executor / executor", execution.executor, ("auto", *get_args(Executor)))
     _check_choice("--record / record", execution.record, ("auto", *get_args(CaptureTime)))
     if cache.page_size != "auto" and not 1 <= cache.page_size <= MAX_PAGE:

@@ -280,10 +280,10 @@ class Engine:
         self._end_reason = reason
         self._in_flight.clear()
 
-    def count_cached(self, submission: Submission) -> int:
-        """Tokens of its prompt that the prefix cache would serve."""
-        salt = submission.cache_salt.encode()
-        return self._scheduler.cache.count_cached(submission.prompt, salt=salt)
+    @property
+    def caches(self) -> tuple[PrefixCache, ...]:
+        """The prefix cache of each rank: there is one rank here."""
+        return (self._scheduler.cache,)
 
     def _start_over(
         self, failing: list[ExpectedStep], error: Exception
@@ -378,7 +378,7 @@ class Engine:
         updates += [self._offer(placement) for placement in expected.offered if placement.is_held]
         for place, own in details.items():
             if expected.placements[place].is_held:
-                expected.placements[place].request.note_scores(own.scores)
+                expected.placements[place].request.note_prompt(own)
         columns = zip(
             expected.placements, expected.most, result.tokens, result.drafted, strict=True
         )

@@ -8,8 +8,10 @@ precedence is preempted: it loses its pages, keeps its tokens, and is computed a
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from outrider.engine.adaptive_drafting import Adaptation, DraftPolicy, WholeBudget
+from outrider.engine.finished_texts import FinishedTexts
 from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
 from outrider.engine.prompt_shares import pick_prompts, share_budget
 from outrider.engine.request import Phase, Placement, Request
@@ -61,6 +63,7 @@ class Scheduler:
             if facts.draft.is_adaptive
             else WholeBudget()
         )
+        self._finished = FinishedTexts(is_wanted=facts.draft.needs_finished)
         self._is_drafting = True
         self._is_stuck = False  # no waiting request was admitted in the last step
 
@@ -99,6 +102,7 @@ class Scheduler:
             self._waiting.discard(request)
         else:
             self._release(request)
+        self._finished.note(request)
         request.phase = Phase.FINISHED
 
     def hand_over(self, request: Request) -> Lease:
@@ -156,7 +160,10 @@ class Scheduler:
         self._policy.settle(
             self._step, num_rows=decision.num_decodes, num_prompt=decision.num_prompt
         )
-        return decision.freeze(self._step)
+        batch, expected = decision.freeze(self._step)
+        if not batch.is_empty:  # an empty batch is not submitted
+            batch = replace(batch, finished=self._finished.take())
+        return batch, expected
 
     def note_result(self, result: StepResult, num_rounds: int) -> None:
         """Measure how far drafting pays; the first rows of a step are its verify rounds."""
@@ -254,7 +261,8 @@ class Scheduler:
         placement = Placement(head, row=self._free_rows.pop(), lease=lease, goal=goal, room=room)
         self._running[head] = placement
         insort(self._prefilling, placement, key=_rank)
-        decision.admit(head, placement, arrived)
+        owner = self._finished.reader_of(head.submission)
+        decision.admit(head, placement, arrived=arrived, owner=owner)
         return True
 
     def _open(self, head: Request) -> tuple[Lease, str]:

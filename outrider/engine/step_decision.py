@@ -47,7 +47,7 @@ class StepDecision:
         """Tokens of all chunks."""
         return sum(len(chunk.tokens) for chunk in self._chunks.values())
 
-    def admit(self, request: Request, placement: Placement, arrived: str) -> None:
+    def admit(self, request: Request, placement: Placement, *, arrived: str, owner: int) -> None:
         """A request gets its row; all pages of its lease go into the row's empty page table."""
         submission = request.submission
         needs_text = self._needs_text or submission.sampling.penalties != Penalties()
@@ -63,6 +63,7 @@ class StepDecision:
             prompt=submission.prompt if needs_text else (),
             output=tuple(request.tokens[num_prompt:]) if needs_output else (),
             arrived=arrived,
+            owner=owner,
         )
         self.grant(placement, tuple(placement.lease.pages))
 

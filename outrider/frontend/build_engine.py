@@ -1,5 +1,7 @@
 """Puts the two halves together: an engine that decides, and a runner that computes."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from outrider.config.early_ranks import EarlyRanks
@@ -12,13 +14,14 @@ from outrider.engine.engine import Engine
 from outrider.engine.parallel_engine import AnyEngine, ParallelEngine
 from outrider.engine.prefill_role import PrefillRole
 from outrider.engine.runner_home import AwakeHome
+from outrider.frontend.check_drafter import check_drafter
 from outrider.frontend.tokenizer.read_vocabulary import read_vocabulary
 from outrider.runtime.data_ranks import RankRunner
 from outrider.runtime.model_home import ModelHome
 from outrider.runtime.start_data_ranks import start_data_ranks
 from outrider.runtime.start_group import OnLoss, RankGroupPlan, ignore_loss
 from outrider.runtime.start_runner import open_home
-from outrider.wire.runner_facts import OnProgress, ignore_progress
+from outrider.wire.runner_facts import OnProgress, RunnerFacts, ignore_progress
 
 
 def build_engine(
@@ -45,6 +48,7 @@ def build_engine(
         return _build_with_role(plan, on_progress)
     home = open_home(plan)
     runner, facts = home.build(on_progress)
+    _check_drafter(plan, facts, partial(Engine, runner))
     return Engine(runner, facts, runner.grammars, home)
 
 
@@ -54,6 +58,8 @@ def _build_with_role(plan: RankGroupPlan, on_progress: OnProgress) -> Engine:
     home = ModelHome(plan.folder, plan.config, plan.read_vocabulary)
     runner, facts = home.build(on_progress)
     ships_rows = not facts.host.prefix_cache  # only row state switches it off: see `check_role`
+    if plan.config.disaggregation.mode == "decode":  # the other one never drafts
+        _check_drafter(plan, facts, partial(Engine, runner))
     engine = Engine(runner, facts, runner.grammars, AwakeHome())
     if plan.config.disaggregation.mode == "prefill":
         offers = open_offers(runner, facts, plan.folder, plan.config, home.settings)
@@ -68,4 +74,16 @@ def _build_parallel(plan: RankGroupPlan, on_progress: OnProgress) -> ParallelEng
     """One engine per rank, each with rows and pages of its own."""
     runner, facts = start_data_ranks(plan, on_progress)
     runners = [RankRunner(runner, rank) for rank in range(plan.config.parallel.data)]
-    return ParallelEngine([Engine(each, facts) for each in runners], runner)
+
+    def open_engine(facts: RunnerFacts) -> ParallelEngine:
+        return ParallelEngine([Engine(each, facts) for each in runners], runner)
+
+    _check_drafter(plan, facts, open_engine)
+    return open_engine(facts)
+
+
+def _check_drafter(
+    plan: RankGroupPlan, facts: RunnerFacts, open_engine: Callable[[RunnerFacts], AnyEngine]
+) -> None:
+    config = plan.config
+    check_drafter(config.draft, facts, Path(config.tokenizer_folder or plan.folder), open_engine)

@@ -218,6 +218,7 @@ def resolve_sampling(
         ban=_ban(min(params.min_tokens, limits.max_tokens), prompt_len, limits.stop_ids),
         logprobs=_logprobs(params, bounds),
         trace=params.trace,
+        hidden_states=params.hidden_states_mode,
         grammar=_grammar(params, bounds),
     )
 

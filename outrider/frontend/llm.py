@@ -112,8 +112,8 @@ class LLM:
     """Owns one loaded model. Threads may share it: their requests run in one batch.
 
     `model` is an alias, a hub id, a GGUF file or a folder. `draft` chooses the drafter: "auto" for
-    the head that belongs to the model, "none", "ngram", "mtp", or a smaller model or head given as
-    `model`; `steps`, `topk` and `nodes` size its trees. It changes the speed, never a token.
+    the head that belongs to the model, "none", "ngram", "suffix", "mtp", or a smaller model or head
+    given as `model`; `steps`, `topk` and `nodes` size its trees. It changes speed, never a token.
     `seed` is for requests without one. `OtherArguments` has the rest: the tokenizer, the chat
     template, default sampling, and names of vLLM and of our command line.
     """
@@ -146,20 +146,16 @@ class LLM:
         **others: Unpack[OtherArguments],
     ) -> None:
         flags = read_arguments(others)
-        context = flags.get("max_model_len", max_model_len)
-        own = _own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive)
+        context, check = flags.get("max_model_len", max_model_len), flags.get("check_draft", "auto")
+        own = _own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive, check=check)
         config = EngineConfig(
             dtype=dtype,
+            quantization=flags.get("quantization") or "none",
             device=device,
             parallel=_parallel(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=_limits(context, max_num_seqs, max_num_batched_tokens),
-            cache=CacheConfig(
-                page_size=block_size,
-                kv_tokens=kv_tokens,
-                prefix=enable_prefix_caching,
-                memory_share=gpu_memory_utilization,
-            ),
+            cache=_cache(block_size, kv_tokens, enable_prefix_caching, gpu_memory_utilization),
             execution=_execution(
                 executor, flags.get("enforce_eager", enforce_eager), depth, record, deterministic
             ),
@@ -282,8 +278,9 @@ class LLM:
 
 def _own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig:
     """The draft configuration. Arguments other than "auto" replace its fields."""
-    if arguments["adaptive"] not in ("auto", True, False):
-        raise ConfigError(f"adaptive must be True, False or 'auto', got {arguments['adaptive']!r}")
+    for name in ("adaptive", "check"):
+        if arguments[name] not in ("auto", True, False):
+            raise ConfigError(f"{name} must be True, False or 'auto', got {arguments[name]!r}")
     config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
     return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
 
@@ -316,6 +313,14 @@ def _limits(
 ) -> LimitsConfig:
     context: int | Auto = "auto" if max_model_len is None else max_model_len
     return LimitsConfig(context=context, rows=max_num_seqs, step_tokens=step_tokens)
+
+
+def _cache(
+    page_size: int | Auto, kv_tokens: int | Auto, prefix: bool, memory_share: float
+) -> CacheConfig:
+    return CacheConfig(
+        page_size=page_size, kv_tokens=kv_tokens, prefix=prefix, memory_share=memory_share
+    )
 
 
 def _execution(

@@ -24,6 +24,8 @@ class OtherArguments(TypedDict, total=False):
     # processes with requests of their own, and whether they hold some of the experts each
     data_parallel_size: int
     enable_expert_parallel: bool
+    quantization: str | None  # "fp8" quantises the projections of a float folder at load
+    check_draft: bool  # at load, report a drafter that is useless with this model
     # names of flags
     max_context: int | None
     context_length: int | None

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from outrider.config.engine_config import Arithmetic
+from outrider.config.engine_config import Arithmetic, Quantization
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.models.cut_head import head_cut, make_head
@@ -96,11 +96,12 @@ def load_decoder(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
+    quantization: Quantization = "none",
     ranks: RankGroup = ONE_RANK,
 ) -> Decoder:
     """The decoder in a Hugging Face folder. Its tensors must match its config.json exactly."""
     config = read_config(folder)
-    with Checkpoint(folder, config.family.nesting) as checkpoint:
+    with Checkpoint(folder, config.family.nesting, quantization) as checkpoint:
         check_tensors(checkpoint, config)
         if checkpoint.is_partial:
             _log.info("the vision part is not loaded: text only")

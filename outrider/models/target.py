@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from outrider.config.engine_config import Arithmetic
+from outrider.config.engine_config import Arithmetic, Quantization
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import ModelPool
@@ -101,12 +101,25 @@ def load_target(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
+    quantization: Quantization = "none",
     ranks: RankGroup = ONE_RANK,
 ) -> AnyTarget:
     """The model in a folder, of any supported architecture."""
     config = read_target(folder)
     if isinstance(config, V4Config):
+        if quantization != "none":
+            raise ConfigError(
+                f"{folder}: --quantization {quantization} is not there for DeepSeek-V4; use the "
+                "quantised weights as they are published"
+            )
         return load_v4(
             folder, config, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks
         )
-    return load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks)
+    return load_decoder(
+        folder,
+        dtype=dtype,
+        device=device,
+        arithmetic=arithmetic,
+        quantization=quantization,
+        ranks=ranks,
+    )

@@ -7,6 +7,7 @@ from outrider.config.draft_config import (
     MTP,
     NGRAM,
     NONE,
+    TEXT_DRAFTERS,
     DraftConfig,
     DraftSettings,
     check_fit,
@@ -33,6 +34,7 @@ from outrider.runtime.draft_kinds import (
     ModulesDraft,
     NgramDraft,
     NoDraft,
+    SuffixDraft,
 )
 from outrider.wire.draft_budget import Budget
 
@@ -72,9 +74,9 @@ def load_draft(
     if draft.drafter == NONE:
         return NoDraft()
     budget = Budget(steps=draft.tree.steps, topk=draft.tree.topk, nodes=draft.tree.nodes)
-    if draft.drafter == NGRAM:
-        match = draft.match
-        return NgramDraft(
+    if draft.drafter in TEXT_DRAFTERS:
+        match, kind = draft.match, NgramDraft if draft.drafter == NGRAM else SuffixDraft
+        return kind(
             budget=budget,
             min_match=match.min,
             max_match=match.max,

@@ -126,6 +126,7 @@ def _load_models(
         dtype=settings.dtype,
         device=torch.device(settings.device),
         arithmetic=settings.execution.arithmetic,
+        quantization=config.quantization,
         ranks=ranks,
     )
     release_free_memory()  # or the drafter's peak would come on top of it

@@ -87,6 +87,8 @@ class Runner:
         their own batch is empty.
         """
         with self.stream.active():
+            if batch.finished:
+                self._program.drafter.remember(batch.finished)
             self._admit(batch.admissions)
             grammars, sampling_flags = self._program.state.grammars, self._samplings.flags_of(batch)
             if grammars.begin(batch):

@@ -4,6 +4,11 @@ from dataclasses import dataclass
 
 from outrider.wire.draft_budget import Budget
 
+# Which hidden states a step reports, in order: a step with more serves rows that want fewer.
+NO_STATES = 0
+SAMPLED_STATES = 1  # of accepted nodes and chunk ends: those that chose a token
+ALL_STATES = 2  # of accepted nodes and of every chunk token
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingFlags:
@@ -25,6 +30,7 @@ class SamplingFlags:
     named_logprobs: int = 0  # tokens that requests name
     scores: bool = False  # log-probabilities of the prompt's own tokens
     trees: bool = False  # draft trees are copied to the host
+    hidden_states: int = NO_STATES  # which of them are copied to the host
     predictions: bool = False  # the drafter reads predicted outputs
 
     @property
@@ -93,3 +99,12 @@ class StepShape:
         """Query tokens with log-probabilities: those sampled, and those of scored prompts."""
         sampled = self.num_sampled if self.sampling_flags.logprobs else 0
         return sampled, self.chunk.tokens if self.sampling_flags.scores else 0
+
+    @property
+    def num_states(self) -> tuple[int, int]:
+        """Hidden states that are reported: on paths of decode rows, and of chunks."""
+        mode, chunk = self.sampling_flags.hidden_states, self.chunk
+        if mode == NO_STATES:
+            return 0, 0
+        of_chunks = chunk.tokens if mode == ALL_STATES else chunk.rows
+        return self.rows * self.tree.most_emitted, of_chunks

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 from outrider.wire.draft_budget import Budget
 from outrider.wire.failure import NO_FAILURE, RequestFailure
+from outrider.wire.hidden_states import NO_HIDDEN_STATES, HiddenStates
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
 from outrider.wire.transfer_order import NO_TRANSFER, TransferOrder
@@ -67,6 +68,8 @@ class RequestUpdate(NamedTuple):
     failure: RequestFailure = NO_FAILURE  # what went wrong, when `finish` is "error"
     # From the requested position on; sent once, with the first update after the prompt.
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    # Of the positions that chose these tokens, when requested; before them, those of the prompt.
+    hidden_states: HiddenStates = NO_HIDDEN_STATES
 
     @property
     def reason(self) -> str:

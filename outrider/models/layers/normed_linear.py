@@ -53,12 +53,12 @@ class BlockProjection:
     """The same on a CPU, for any number of rows."""
 
     def __init__(self, heads: BlockHeads) -> None:
-        self._heads = heads
+        self.heads = heads
 
     def __call__(
         self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        queries = self._heads(x[: step.slots.shape[0]], step.rotation, layer, step.slots)
+        queries = self.heads(x[: step.slots.shape[0]], step.rotation, layer, step.slots)
         return queries, queries[:, :0]
 
 
