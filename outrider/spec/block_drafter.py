@@ -27,7 +27,7 @@ from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
-from outrider.wire.scheduled_batch import RowAdmission
+from outrider.wire.scheduled_batch import FinishedText, RowAdmission
 
 
 class BlockDrafter:
@@ -71,6 +71,9 @@ class BlockDrafter:
         return self._planner.bind(shape, decode, chunk)
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
+        pass
+
+    def remember(self, texts: Sequence[FinishedText]) -> None:
         pass
 
     def forget(self) -> None:
