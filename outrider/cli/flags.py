@@ -33,7 +33,8 @@ class DraftFlags:
     """Which drafter is used, in our flags, vLLM's or SGLang's."""
 
     draft: Annotated[
-        str, _draft_flag("auto, none, ngram, mtp, or a smaller model or head, like --model.")
+        str,
+        _draft_flag("auto, none, ngram, suffix, mtp, or a smaller model or head, like --model."),
     ] = "auto"
     steps: Annotated[int | None, _draft_flag("Depth of a draft tree.")] = None
     topk: Annotated[int | None, _draft_flag("Children per node; 1 makes a chain.")] = None

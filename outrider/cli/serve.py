@@ -64,6 +64,9 @@ class ServerFlags:
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], _flag("Whether requests may set a priority.")
     ] = "fcfs"
+    enable_return_hidden_states: Annotated[
+        bool, _flag("Let requests have return_hidden_states.")
+    ] = False
     stream_ping_s: Annotated[
         float, _flag("Seconds of silence after which a stream sends a comment.")
     ] = 15.0
@@ -146,6 +149,7 @@ class ServerFlags:
             rules=AsyncEngineRules(
                 ping_s=self.stream_ping_s,
                 has_priorities=self.scheduling_policy == "priority",
+                returns_hidden_states=self.enable_return_hidden_states,
                 role=self.role,
             ),
         )

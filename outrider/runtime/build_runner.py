@@ -172,21 +172,29 @@ def _assemble(
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
         shapes = list_shapes(largest, buckets, _rungs_of(draft, buckets, settings.execution))
         _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
-    facts = RunnerFacts(
-        memory=_memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages),
+    memory = _memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages)
+    return runner, _facts(loaded, settings, memory, _draft_facts(draft, buckets))
+
+
+def _facts(
+    loaded: _Loaded, settings: Settings, memory: MemoryFacts, draft: DraftFacts
+) -> RunnerFacts:
+    return RunnerFacts(
+        memory=memory,
         vocab_size=loaded.model.config.vocab_size,
-        draft=_draft_facts(draft, buckets),
+        hidden_size=loaded.model.embedding.shape[1],
+        draft=draft,
         max_chunks=MAX_CHUNKS,
         host=settings.host,
         depth=settings.execution.depth,
     )
-    return runner, facts
 
 
 def _adapted(buckets: Buckets, attention: AttentionPlanner, drafter: GuardedDrafter) -> Buckets:
     """The buckets with what attention can do, and what the drafter needs."""
     is_ragged = attention.capabilities.is_ragged
-    return replace(buckets, lead=drafter.facts.lead, is_ragged=is_ragged)
+    facts = drafter.facts
+    return replace(buckets, lead=facts.lead, block=facts.block, is_ragged=is_ragged)
 
 
 def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: int) -> MemoryFacts:
@@ -360,7 +368,7 @@ def _check_backend(attention: AttentionPlanner, settings: Settings, draft: Draft
 
 def _reach(host: HostSettings, draft: DraftKind) -> int:
     """Positions a row may touch: its context, and two rounds in flight past its end."""
-    return host.max_context + 2 * draft.facts.budget.reach(draft.facts.lead)
+    return host.max_context + 2 * draft.facts.reach(draft.facts.budget)
 
 
 def _largest(host: HostSettings, draft: DraftKind, buckets: Buckets) -> StepShape:
