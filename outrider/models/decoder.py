@@ -32,6 +32,7 @@ class DecoderLayer:
     attention: Attention
     mlp_norm: Norm
     mlp: FeedForward
+    rotary: int  # index of its rotary embedding among those of the decoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class DecoderParts:
     """All weights of a decoder, ready to compute with."""
 
     embedding: torch.Tensor  # [vocab, hidden]
-    rotary: RotaryEmbedding
+    rotaries: tuple[RotaryEmbedding, ...]  # that layers have
     layers: tuple[DecoderLayer, ...]
     norm: Norm
     head: Linear
@@ -80,7 +81,8 @@ class Decoder:
 
     @property
     def rotary(self) -> RotaryEmbedding:
-        return self._parts.rotary
+        """Of the first layer."""
+        return self._parts.rotaries[0]
 
     def layout(
         self, *, page_size: int, nodes: int
@@ -116,12 +118,15 @@ class Decoder:
         """The final hidden state of every query token, and its aux hidden states; writes the KV."""
         parts, queries = self._parts, plan.queries
         num_query = queries.tokens.shape[0]
-        step = AttentionStep(
-            rotation=parts.rotary.at(queries.positions),
-            slots=queries.slots,
-            backend=attention,
-            plan=plan.attention,
-        )
+        steps = [
+            AttentionStep(
+                rotation=rotary.at(queries.positions),
+                slots=queries.slots,
+                backend=attention,
+                plan=plan.attention,
+            )
+            for rotary in parts.rotaries
+        ]
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=kv.layout.page_size)
         # Rows past num_query only give linear layers a faster size; attention never sees them.
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
@@ -132,7 +137,7 @@ class Decoder:
             zip(parts.layers, kv.layers, strict=True), start=1
         ):
             hidden_states = layer.attention(
-                layer.attention_norm(hidden_states), hidden_states, stored, step
+                layer.attention_norm(hidden_states), hidden_states, stored, steps[layer.rotary]
             )
             hidden_states = layer.mlp(layer.mlp_norm(hidden_states), hidden_states, feed)
             _collect_aux(aux_hidden_states, aux_layers, number, hidden_states)

@@ -14,13 +14,13 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
+from outrider.models.attention_tensors import AttentionLoader
 from outrider.models.cut_head import head_cut, make_head
 from outrider.models.decoder import Decoder, DecoderLayer, DecoderParts
 from outrider.models.decoder_check import check_tensors, own_names
 from outrider.models.decoder_tensors import (
     EMBEDDING,
     HEAD,
-    QKV,
     RECURRENT,
     ROUTER_BIAS,
     SHARED_GATE,
@@ -35,28 +35,20 @@ from outrider.models.expert_tensors import (
     sizes_of,
 )
 from outrider.models.latent_tensors import load_latent_attention
-from outrider.models.layers.attention_layer import (
-    Attention,
-    NoGate,
-    SelfAttention,
-    SigmoidGate,
-    SplitProjection,
-)
+from outrider.models.layers.attention_layer import Attention
 from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import Gate, SharedGate, gate_of
 from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp
-from outrider.models.layers.normed_linear import gate_behind, project_behind
+from outrider.models.layers.normed_linear import gate_behind
 from outrider.models.layers.reduced_layers import ReducedAttention, ReducedFeed
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.layers.router import TopKRouter
 from outrider.models.model_config import (
-    AttentionConfig,
     LatentConfig,
     ModelConfig,
     read_config,
 )
-from outrider.models.partial_rope_tensors import spread_channels
 from outrider.models.rank_share import decoder_cuts, share_of
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
@@ -71,9 +63,8 @@ from outrider.ops.linear.choose_linear import (
     is_computed_in_float32,
     wide_linear,
 )
-from outrider.ops.linear.linear import BiasedLinear, Linear
+from outrider.ops.linear.linear import Linear
 from outrider.ops.moe.experts import make_experts
-from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm, widest_norm_dtype
 
 ReadCut = Callable[[str, Cut], torch.Tensor]  # a part of the tensor of this name
@@ -227,11 +218,14 @@ class _Builder:
         head = self._head(embedding)
         parts = DecoderParts(
             embedding=embedding,
-            rotary=RotaryEmbedding(
-                config.rope,
-                head_dim=config.attention.rotary_dim,
-                dtype=self._dtype,
-                device=self._device,
+            rotaries=tuple(
+                RotaryEmbedding(
+                    rope,
+                    head_dim=config.attention.rotary_dim,
+                    dtype=self._dtype,
+                    device=self._device,
+                )
+                for rope in config.pattern.different_ropes
             ),
             layers=tuple(self.block(index) for index in range(config.num_layers)),
             norm=self._norm("model.norm.weight"),
@@ -246,7 +240,11 @@ class _Builder:
             attention = ReducedAttention(attention, self._ranks)
             mlp = ReducedFeed(mlp, self._ranks)
         return DecoderLayer(
-            attention_norm=attention_norm, attention=attention, mlp_norm=mlp_norm, mlp=mlp
+            attention_norm=attention_norm,
+            attention=attention,
+            mlp_norm=mlp_norm,
+            mlp=mlp,
+            rotary=self._config.pattern.rope_index(index),
         )
 
     def _attention(self, index: int) -> tuple[Norm, Attention]:
@@ -262,13 +260,8 @@ class _Builder:
             )
         if isinstance(config, LatentConfig):
             return norm, load_latent_attention(config, self._config.rope, prefix, self)
-        heads, qkv = self._head_norm(prefix, config), self._qkv(prefix, config)
-        has_gates = self._config.family.has_output_gate
-        apart = SplitProjection(config, qkv=qkv, head_norm=heads, has_gates=has_gates)
-        norm, project = project_behind(norm, apart, num_ranks=self._ranks.size)
-        gate = SigmoidGate() if has_gates else NoGate()
-        output = self._linear(prefix + "o_proj.weight")
-        return norm, SelfAttention(config, project=project, gate=gate, output=output)
+        loader = AttentionLoader(self._config, config, prefix, self, layer=index)
+        return loader.load(norm, num_ranks=self._ranks.size)
 
     def _feed(self, index: int, *, are_stacked: bool) -> tuple[Norm, FeedForward]:
         layer, experts = layer_prefix(index), self._config.experts_at(index)
@@ -323,45 +316,10 @@ class _Builder:
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
 
-    def _qkv(self, prefix: str, attention: AttentionConfig) -> Linear:
-        def stacked(part: str) -> torch.Tensor:
-            query, key, value = (self.read(f"{prefix}{name}.{part}") for name in QKV)
-            query, gate = self._split_gate(query, attention)
-            rotated = self._spread(query, attention), self._spread(key, attention)
-            return torch.cat([*rotated, value, gate])
-
-        linear = self.make_linear(stacked("weight"))
-        has_bias = self._config.family.has_qkv_bias
-        return BiasedLinear(linear, stacked("bias")) if has_bias else linear
-
-    def _split_gate(
-        self, query: torch.Tensor, attention: AttentionConfig
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows of queries and the rows of their gates; no gate rows without output gates."""
-        if not self._config.family.has_output_gate:
-            return query, query[:0]
-        pairs = query.view(attention.heads, 2, attention.head_dim, *query.shape[1:])
-        return pairs[:, 0].flatten(0, 1), pairs[:, 1].flatten(0, 1)
-
-    def _spread(self, heads: torch.Tensor, attention: AttentionConfig) -> torch.Tensor:
-        """Queries or keys in the channel order that the layers rotate. See `spread_channels`."""
-        rotated = self._config.rope.num_rotated(attention.head_dim)
-        return spread_channels(heads, head_dim=attention.head_dim, rotated=rotated)
-
-    def _head_norm(self, prefix: str, attention: AttentionConfig) -> HeadNorm:
-        if not self._config.family.has_head_norm:
-            return NoHeadNorm()
-        query, key = (
-            self._spread(self._norm_weight(f"{prefix}{name}.weight"), attention).expand(heads, -1)
-            for name, heads in (("q_norm", attention.heads), ("k_norm", attention.kv_heads))
-        )
-        weight = torch.cat([query, key])  # [heads + kv_heads, head_dim]
-        return NormEachHead(make_norm(weight, self._config.block.norm_eps))
-
     def _norm(self, name: str) -> Norm:
-        return make_norm(self._norm_weight(name), self._config.block.norm_eps)
+        return make_norm(self.norm_weight(name), self._config.block.norm_eps)
 
-    def _norm_weight(self, name: str) -> torch.Tensor:
+    def norm_weight(self, name: str) -> torch.Tensor:
         stored, family = self._read(name), self._config.family
         return norm_weight(stored, family, dtype=self._dtype, device=self._device)
 

@@ -13,7 +13,8 @@ from outrider.models.layers.mla import (
     WholeQueries,
     score_scale,
 )
-from outrider.models.model_config import LatentConfig, RopeConfig
+from outrider.models.model_config import LatentConfig
+from outrider.models.rope_config import RopeConfig
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 

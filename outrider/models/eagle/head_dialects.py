@@ -50,6 +50,7 @@ def parse_head(
             block=plain.block,
             attention=plain.plain_attention,
             rope=plain.rope,
+            window=plain.pattern.window_at(0),
             biased=_biased(layer_fields),
             has_head_norm=any(name.endswith(("q_norm.weight", "k_norm.weight")) for name in names),
             is_residual_normed=_residual_norm(fields, dialect, notes),

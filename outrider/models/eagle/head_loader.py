@@ -27,6 +27,7 @@ from outrider.models.layers.gated_activation import gate_of
 from outrider.models.layers.mlp import Mlp
 from outrider.models.layers.normed_linear import gate_behind, project_behind
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.linear.choose_linear import WeightType, choose_linear
 from outrider.ops.linear.linear import BiasedLinear, Linear
 from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
@@ -182,7 +183,10 @@ class _Builder:
                 device=self._device,
             ),
             attention=SelfAttention(
-                config.attention, project=self._projection(), gate=NoGate(), output=output
+                project=self._projection(),
+                gate=NoGate(),
+                output=output,
+                rule=AttentionRule(scale=config.attention.head_dim**-0.5, window=config.window),
             ),
             kv=self._kv_projection(),
             mlp_norm=norm,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numba import carray
 
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.attention.ordered_attention import SeenKeys
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.exponential import exp_of
@@ -24,12 +25,12 @@ def attend_in_place(
     seen: SeenKeys,
     *,
     layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim] float32
-    scale: float,
+    rule: AttentionRule,
 ) -> torch.Tensor:  # [rows * width, heads, head_dim]
     """Attention of every query token over the keys that it sees."""
     out = torch.empty(query.shape, dtype=query.dtype)
-    factor = torch.tensor(scale, dtype=torch.float32)
-    graph_break(_attend, query, seen.slots, seen.mask, layer, factor, out)
+    factors = torch.tensor([rule.scale, rule.soft_cap], dtype=torch.float32)
+    graph_break(_attend, query, seen.slots, seen.mask, layer, rule.window, factors, out)
     return out
 
 
@@ -38,7 +39,8 @@ def _attend(
     slots: torch.Tensor,  # [rows, keys] int64
     mask: torch.Tensor,  # [rows, width, keys] float32: 0 where a key is visible
     layer: torch.Tensor,
-    factor: torch.Tensor,  # [] float32
+    window: int,
+    factors: torch.Tensor,  # [2] float32 scale, soft cap
     out: torch.Tensor,
 ) -> None:
     rows, width, keys = mask.shape
@@ -59,9 +61,10 @@ def _attend(
             rows,
             width,
             keys,
-            factor.data_ptr(),
+            factors.data_ptr(),
             out.data_ptr(),
             scratch.data_ptr(),
+            window,
         ),
     )
 
@@ -85,6 +88,13 @@ def _sum(values: np.ndarray) -> np.float32:  # [n]
 
 
 @compiled()
+def _soft_cap(score: np.float32, cap: float) -> np.float32:
+    """cap * tanh(score / cap)"""
+    doubled = exp_of(score * (np.float32(2.0) / cap))
+    return cap - np.float32(2.0) * cap / (doubled + np.float32(1.0))
+
+
+@compiled()
 def _read_keys(
     query: np.ndarray,  # [dim]
     pool: np.ndarray,  # [slots, 2 * kv_heads, dim]
@@ -92,12 +102,15 @@ def _read_keys(
     visible: np.ndarray,  # [n] slots
     weights: np.ndarray,  # [n] scratch
     factor: float,
+    cap: float,
     out: np.ndarray,  # [dim]
 ) -> None:
     """The mean of the visible values, weighted by the softmax of the scores of their keys."""
     largest = np.float32(-np.inf)
     for place in range(len(visible)):
         score = _dot(query, pool[visible[place], head]) * factor
+        if cap > np.float32(0.0):
+            score = _soft_cap(score, cap)
         weights[place] = score
         largest = max(largest, score)
     for place in range(len(visible)):
@@ -116,12 +129,12 @@ def _read_keys(
 @callback("void(voidptr)")
 def attend_rows(pointer: int) -> None:
     """Each thread computes every n-th pair of query token and head: later tokens see more keys."""
-    given = carray(pointer, (14,), np.int64)
+    given = carray(pointer, (15,), np.int64)
     stride, heads, dim, vectors = given[1], given[2], given[3], given[5]
     rows, width, keys = given[8], given[9], given[10]
     slots = carray(pointer_to(given[6]), (rows, keys), np.int64)
     mask = carray(pointer_to(given[7]), (rows, width, keys), np.float32)
-    factor = carray(pointer_to(given[11]), (1,), np.float32)[0]
+    factors = carray(pointer_to(given[11]), (2,), np.float32)
     out = carray(pointer_to(given[12]), (rows * width, heads, dim), np.float32)
     queries = carray(pointer_to(given[0]), (rows * width * stride,), np.float32)
     pool = carray(pointer_to(given[4]), (1 << 40, vectors, dim), np.float32)
@@ -135,13 +148,14 @@ def attend_rows(pointer: int) -> None:
         for key in range(keys):
             visible[num] = slots[row, key]
             num += mask[row, place, key] == np.float32(0.0)
-        first = token * stride + head * dim
+        first, oldest = token * stride + head * dim, max(num - given[14], 0)
         _read_keys(
             queries[first : first + dim],
             pool,
             head // group,
-            visible[:num],
-            weights[:num],
-            factor,
+            visible[oldest:num],
+            weights[oldest:num],
+            factors[0],
+            factors[1],
             out[token, head],
         )
