@@ -16,10 +16,10 @@ from benchmarks.widen.places import (
     widen_linear,
     widen_norm,
 )
-from outrider.models.decoder_loader import TensorSource
 from outrider.models.decoder_tensors import tensor_shapes
 from outrider.models.model_config import AttentionConfig
 from outrider.models.tensor_cut import WHOLE, Cut
+from outrider.models.tensor_source import TensorSource
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"

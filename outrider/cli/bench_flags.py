@@ -14,7 +14,7 @@ DtypeFlag = Annotated[
     list[str], typer.Option(help="Types of the weights: a comma list, or repeat the flag.")
 ]
 DraftsFlag = Annotated[
-    list[str], typer.Option(help="ngram, or a smaller model or head; may be repeated.")
+    list[str], typer.Option(help="ngram, suffix, or a smaller model or head; may be repeated.")
 ]
 ThreadsFlag = Annotated[int, typer.Option(help="Threads of torch; 0: its own choice.", min=0)]
 JsonFlag = Annotated[

@@ -15,7 +15,7 @@ from outrider.hub.aliases import DEFAULT_ALIAS
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from outrider.cli.doctor_probe import Probe
+    from outrider.frontend.draft_probe import Probe
     from outrider.runtime.inspect_target import HeadReport, ModuleReport
 
 

@@ -33,7 +33,8 @@ class DraftFlags:
     """Which drafter is used, in our flags, vLLM's or SGLang's."""
 
     draft: Annotated[
-        str, _draft_flag("auto, none, ngram, mtp, or a smaller model or head, like --model.")
+        str,
+        _draft_flag("auto, none, ngram, suffix, mtp, or a smaller model or head, like --model."),
     ] = "auto"
     steps: Annotated[int | None, _draft_flag("Depth of a draft tree.")] = None
     topk: Annotated[int | None, _draft_flag("Children per node; 1 makes a chain.")] = None
@@ -41,6 +42,9 @@ class DraftFlags:
     adaptive: Annotated[bool, _draft_flag("Draft less, or not at all, while that is faster.")] = (
         True
     )
+    check_draft: Annotated[
+        bool, _draft_flag("At load, report a drafter that is useless with this model.")
+    ] = True
     speculative_config: Annotated[
         str | None, _draft_flag('vLLM\'s: {"method", "model", "num_speculative_tokens"}.')
     ] = None
@@ -64,7 +68,10 @@ class DraftFlags:
         }
         vllm = self.speculative_config
         return choose_dialect(
-            replace(DraftConfig(drafter=self.draft, adaptive=self.adaptive), **_given(sizes)),
+            replace(
+                DraftConfig(drafter=self.draft, adaptive=self.adaptive, check=self.check_draft),
+                **_given(sizes),
+            ),
             vllm=None if vllm is None else _json_object("--speculative-config", vllm),
             sglang=_given(sglang),
         )

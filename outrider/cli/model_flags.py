@@ -56,6 +56,9 @@ class ModelFlags:
         Literal["auto", "float32", "bfloat16", "float16", "int8", "packed"],
         _flag("Type of the weights in memory."),
     ] = "auto"
+    quantization: Annotated[
+        Literal["none", "fp8"], _flag("Quantise the projections of a float model at load.")
+    ] = "none"
     device: Annotated[str, _flag("auto, cpu, cuda, cuda:1, ...")] = "auto"
     max_context: Annotated[
         int | None,
@@ -182,6 +185,7 @@ class ModelFlags:
             self.model,
             draft=draft,
             dtype=self.dtype,
+            quantization=self.quantization,
             device=self.device,
             max_model_len=self.max_context,
             max_num_batched_tokens=self.max_num_batched_tokens or "auto",
@@ -224,6 +228,7 @@ class ModelFlags:
         """The settings of an engine, for a server."""
         return EngineConfig(
             dtype=self.dtype,
+            quantization=self.quantization,
             device=self.device,
             parallel=ParallelConfig(
                 tensor=self.tensor_parallel_size,

@@ -17,6 +17,7 @@ from outrider.config.engine_config import (
     TransferBackend,
 )
 from outrider.config.install_hint import install_hint
+from outrider.config.kv_events_config import parse_kv_events
 from outrider.config.log_settings import LogFormat, LogLevel, LogSettings
 from outrider.config.parallel_checks import check_parallel
 from outrider.config.role_checks import check_role
@@ -63,6 +64,9 @@ class ServerFlags:
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], _flag("Whether requests may set a priority.")
     ] = "fcfs"
+    enable_return_hidden_states: Annotated[
+        bool, _flag("Let requests have return_hidden_states.")
+    ] = False
     stream_ping_s: Annotated[
         float, _flag("Seconds of silence after which a stream sends a comment.")
     ] = 15.0
@@ -98,6 +102,10 @@ class ServerFlags:
     disaggregation_transfer_backend: Annotated[
         TransferBackend, _flag("What moves the KV of prompts between servers.")
     ] = WHOLE_REQUESTS.backend
+
+    kv_events_config: Annotated[
+        str, _flag("JSON, as in vLLM: where events of the prefix cache are published.")
+    ] = ""
 
     @property
     def role(self) -> DisaggregationConfig:
@@ -136,6 +144,7 @@ class ServerFlags:
             rules=AsyncEngineRules(
                 ping_s=self.stream_ping_s,
                 has_priorities=self.scheduling_policy == "priority",
+                returns_hidden_states=self.enable_return_hidden_states,
                 role=self.role,
             ),
         )
@@ -175,7 +184,9 @@ def serve(
             raise ConfigError(f"{name} must be above 0, got {value}")
     model_flags = model_flags.of(model_argument)
     config = replace(
-        model_flags.engine_config(draft_flags.config()), disaggregation=server_flags.role
+        model_flags.engine_config(draft_flags.config()),
+        disaggregation=server_flags.role,
+        kv_events=parse_kv_events(server_flags.kv_events_config),
     )
     check_parallel(config.parallel)
     check_role(config)

@@ -9,13 +9,15 @@ from outrider.errors import ConfigError
 AUTO: Literal["auto"] = "auto"
 NONE = "none"
 NGRAM = "ngram"
+SUFFIX = "suffix"
 MTP = "mtp"
+TEXT_DRAFTERS = (NGRAM, SUFFIX)  # without a model: they look up text
 
 MAX_NODES = 64  # the ancestors of a node are one 64-bit mask
 MAX_SCRATCH = 64  # branches of a round that have draft KV: those of all steps but the last
 
 _STEPS_OF_MODELS = 3
-_STEPS_OF_NGRAMS = 7  # looking up costs nothing, so it drafts further
+_STEPS_OF_LOOKUPS = {NGRAM: 7, SUFFIX: 15}  # looking up costs nothing, so it drafts further
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +32,13 @@ class MatchLengths:
 class DraftConfig:
     """A drafter and the size of its trees. Flags of vLLM and SGLang are converted to this."""
 
-    drafter: str = AUTO  # auto, none, ngram, mtp, or a model: alias, hub id, GGUF file, folder
+    drafter: str = AUTO  # auto, none, ngram, suffix, mtp, or a model: alias, hub id, GGUF, folder
     steps: int | Literal["auto"] = AUTO  # depth of a tree
     topk: int | Literal["auto"] = AUTO  # children per node; 1 makes a chain
     nodes: int | Literal["auto"] = AUTO  # tokens the target verifies at once, the root included
     match: MatchLengths = MatchLengths()
     adaptive: bool = True  # draft less, or not at all, while that is faster
+    check: bool = True  # at load, report a model that drafts nothing the target accepts
 
 
 NO_DRAFT = DraftConfig(drafter=NONE)
@@ -54,7 +57,7 @@ class TreeSize:
 class DraftSettings:
     """The drafter with values only. `notes` say which sizes were reduced, and why."""
 
-    drafter: str  # none, ngram, mtp, or the folder of a model
+    drafter: str  # none, ngram, suffix, mtp, or the folder of a model
     tree: TreeSize
     match: MatchLengths
     adaptive: bool
@@ -154,9 +157,9 @@ def _complete(config: DraftConfig) -> TreeSize:
     elif config.nodes != "auto" and config.nodes > 1 and topk == 1:
         steps = config.nodes - 1
     else:
-        usual = _STEPS_OF_NGRAMS if config.drafter == NGRAM else _STEPS_OF_MODELS
+        usual = _STEPS_OF_LOOKUPS.get(config.drafter, _STEPS_OF_MODELS)
         steps = min(usual, 1 + MAX_SCRATCH // topk)
-    if config.drafter != NGRAM:
+    if config.drafter not in TEXT_DRAFTERS:
         check_branches(steps, topk, flags=("--steps", "--topk"))
     nodes = min(MAX_NODES, 1 + steps * topk) if config.nodes == "auto" else config.nodes
     return TreeSize(steps=steps, topk=topk, nodes=nodes)

@@ -12,6 +12,8 @@ from outrider.config.draft_config import (
     MAX_NODES,
     MTP,
     NGRAM,
+    SUFFIX,
+    TEXT_DRAFTERS,
     DraftConfig,
     MatchLengths,
     check_branches,
@@ -63,7 +65,7 @@ def from_sglang(flags: Mapping[str, Any]) -> DraftConfig:
     drafter, spelled = _sglang_drafter(flags), {_sglang_flag(key): flags[key] for key in flags}
     steps = _size(spelled, _sglang_flag("num_steps"), most=MAX_NODES - 1)
     topk = _size(spelled, _sglang_flag("eagle_topk"), most=MAX_NODES)
-    if steps != "auto" and topk != "auto" and drafter != NGRAM:
+    if steps != "auto" and topk != "auto" and drafter not in TEXT_DRAFTERS:
         check_branches(steps, topk, flags=(_sglang_flag("num_steps"), _sglang_flag("eagle_topk")))
     return DraftConfig(
         drafter=drafter,
@@ -79,10 +81,11 @@ def choose_dialect(
     """The config of the one dialect that was used; `own` if no flag of another engine was given.
 
     `vllm` is None if --speculative-config was not given; an empty object was given and is refused.
-    `adaptive` exists only in our own flags, so it may be used with either dialect.
+    `adaptive` and `check` exist only in our own flags, so they may be used with either dialect.
     """
     given = {
-        "--draft, --steps, --topk, --nodes": replace(own, adaptive=True) != DraftConfig(),
+        "--draft, --steps, --topk, --nodes": replace(own, adaptive=True, check=True)
+        != DraftConfig(),
         "--speculative-config": vllm is not None,
         "--speculative-algorithm and its flags": bool(sglang),
     }
@@ -90,8 +93,10 @@ def choose_dialect(
         used = " and ".join(name for name, is_given in given.items() if is_given)
         raise ConfigError(f"{used} choose the drafter twice; keep one of them")
     if vllm is not None:
-        return replace(from_vllm(vllm), adaptive=own.adaptive)
-    return replace(from_sglang(sglang), adaptive=own.adaptive) if sglang else own
+        return replace(from_vllm(vllm), adaptive=own.adaptive, check=own.check)
+    if sglang:
+        return replace(from_sglang(sglang), adaptive=own.adaptive, check=own.check)
+    return own
 
 
 def _vllm_drafter(fields: Mapping[str, Any]) -> str:
@@ -100,17 +105,21 @@ def _vllm_drafter(fields: Mapping[str, Any]) -> str:
         if method not in (None, NGRAM) or model not in (None, NGRAM, "[ngram]"):
             raise ConfigError("the method ngram takes no model; leave one of them out")
         return NGRAM
+    if method == SUFFIX:
+        if model is not None:
+            raise ConfigError("the method suffix takes no model; leave one of them out")
+        return SUFFIX
     if method in _VLLM_MODULES:
         if model is not None:
             raise ConfigError(f"the method {method} takes no model; the target holds its modules")
         return MTP
-    known = ", ".join((NGRAM, MTP, *_VLLM_MODELS))
+    known = ", ".join((*TEXT_DRAFTERS, MTP, *_VLLM_MODELS))
     if method is not None and method not in _VLLM_MODELS:
         raise ConfigError(f"the method {method!r} is not supported; use one of {known}")
     if method is None and model is None:
         raise ConfigError(
             f'--speculative-config lacks "method"; add one of {known}, '
-            'and a "model" unless ngram or mtp'
+            'and a "model" unless ngram, suffix or mtp'
         )
     if not isinstance(model, str) or not model:
         raise ConfigError(f'the method {method!r} needs a model; add "model": "..."')

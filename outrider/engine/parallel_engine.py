@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from outrider.engine.engine import Engine
+from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.engine.step_watch import OnSteps
 from outrider.errors import RequestError
+from outrider.wire.adapter import Adapter
 from outrider.wire.engine_stats import EngineStats, joined_ranks
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import GroupRunner, RunnerFacts
@@ -45,6 +47,11 @@ class ParallelEngine:
     @property
     def stats(self) -> EngineStats:
         return joined_ranks([engine.stats for engine in self._engines])
+
+    @property
+    def caches(self) -> tuple[PrefixCache, ...]:
+        """The prefix cache of each rank."""
+        return tuple(cache for engine in self._engines for cache in engine.caches)
 
     @property
     def facts(self) -> RunnerFacts:
@@ -84,6 +91,9 @@ class ParallelEngine:
 
     def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
         self._engines[0].check(prompt, limits)
+
+    def check_adapter(self, adapter: Adapter) -> None:
+        self._engines[0].check_adapter(adapter)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
         del spec
@@ -168,13 +178,19 @@ class ParallelEngine:
         loads = Counter(self._places.values())  # 0 for a rank without requests
         least = min(loads[engine] for engine in self._engines)
         near = [each for each in self._engines if loads[each] <= least + _MOST_EXTRA_REQUESTS]
-        return max(near, key=lambda each: (each.count_cached(submission), -loads[each]))
+        return max(near, key=lambda each: (_count_cached(each, submission), -loads[each]))
 
     def _forget_ended(self, updates: tuple[RequestUpdate, ...]) -> tuple[RequestUpdate, ...]:
         for update in updates:
             if update.finish != "running":
                 self._places.pop(update.request_id, None)
         return updates
+
+
+def _count_cached(engine: Engine, submission: Submission) -> int:
+    """Tokens of its prompt that the prefix cache of an engine would serve."""
+    (cache,) = engine.caches
+    return cache.count_cached(submission.prompt, salt=submission.prefix_salt)
 
 
 AnyEngine = Engine | ParallelEngine

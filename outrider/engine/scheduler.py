@@ -8,8 +8,11 @@ precedence is preempted: it loses its pages, keeps its tokens, and is computed a
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
+from outrider.engine.adapter_slots import AdapterSlots
 from outrider.engine.adaptive_drafting import Adaptation, DraftPolicy, WholeBudget
+from outrider.engine.finished_texts import FinishedTexts
 from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
 from outrider.engine.prompt_shares import pick_prompts, share_budget
 from outrider.engine.request import Phase, Placement, Request
@@ -49,6 +52,7 @@ class Scheduler:
             enabled=facts.host.prefix_cache,
             lookahead=facts.draft.lookahead,
         )
+        self._adapters = AdapterSlots(facts.host.max_loras)
         self._waiting = WaitingQueue()
         self._running: dict[Request, Placement] = {}
         # The same placements by phase, in order of precedence: every step needs the decode rows.
@@ -61,6 +65,7 @@ class Scheduler:
             if facts.draft.is_adaptive
             else WholeBudget()
         )
+        self._finished = FinishedTexts(is_wanted=facts.draft.needs_finished)
         self._is_drafting = True
         self._is_stuck = False  # no waiting request was admitted in the last step
 
@@ -99,6 +104,7 @@ class Scheduler:
             self._waiting.discard(request)
         else:
             self._release(request)
+        self._finished.note(request)
         request.phase = Phase.FINISHED
 
     def hand_over(self, request: Request) -> Lease:
@@ -139,6 +145,7 @@ class Scheduler:
             self.finish(request)
         for request in list(self._running):
             self._put_back(request)
+        self._adapters.forget()
         self.cache.flush()
         num_free = self.cache.num_available + num_held
         assert num_free == self.cache.num_pages, "no request holds a page any more"
@@ -156,7 +163,10 @@ class Scheduler:
         self._policy.settle(
             self._step, num_rows=decision.num_decodes, num_prompt=decision.num_prompt
         )
-        return decision.freeze(self._step)
+        batch, expected = decision.freeze(self._step)
+        if not batch.is_empty:  # an empty batch is not submitted
+            batch = replace(batch, finished=self._finished.take())
+        return batch, expected
 
     def note_result(self, result: StepResult, num_rounds: int) -> None:
         """Measure how far drafting pays; the first rows of a step are its verify rounds."""
@@ -224,17 +234,27 @@ class Scheduler:
                 return True
 
     def _admit(self, decision: StepDecision) -> None:
-        """Admit waiting requests in order of precedence while there is room for the first."""
+        """Admit waiting requests in order of precedence while there is room for the first.
+
+        One whose adapter finds no slot lets requests without an adapter pass, and no others.
+        """
+        passed: list[Request] = []
         while len(self._waiting):
             head = self._waiting.head()
             if self._free_rows and not self._is_ready(head):
                 self._waiting.pop()
                 continue
+            adapter = head.submission.adapter
+            if adapter.is_wanted and (passed or not self._adapters.has_room(adapter)):
+                passed.append(self._waiting.pop())
+                continue
             if not (self._free_rows and self._place(head, decision)):
                 worst = self._last_in_rank() if self._running else head
                 if worst.submission.priority <= head.submission.priority:
-                    return
+                    break
                 self._preempt(worst, decision)
+        for request in passed:
+            self._waiting.push(request)
 
     def _place(self, head: Request, decision: StepDecision) -> bool:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""
@@ -254,14 +274,17 @@ class Scheduler:
         placement = Placement(head, row=self._free_rows.pop(), lease=lease, goal=goal, room=room)
         self._running[head] = placement
         insort(self._prefilling, placement, key=_rank)
-        decision.admit(head, placement, arrived)
+        slot, loads = self._adapters.take(head.submission.adapter)
+        decision.adapter_loads += loads
+        owner = self._finished.reader_of(head.submission)
+        decision.admit(head, placement, arrived=arrived, owner=owner, adapter_slot=slot)
         return True
 
     def _open(self, head: Request) -> tuple[Lease, str]:
         """Pages that hold the beginning of a prompt; and the room of its row state, if any came."""
         if head.arrived is not None:
             return head.arrived.lease, head.arrived.name
-        salt = head.submission.cache_salt.encode()
+        salt = head.submission.prefix_salt
         return self.cache.open(head.tokens[: head.most_cached], salt=salt), ""
 
     def _schedule_chunks(self, decision: StepDecision) -> None:
@@ -311,6 +334,7 @@ class Scheduler:
         placement.is_held = False
         (self._decoding if request.phase is Phase.DECODING else self._prefilling).remove(placement)
         self._free_rows.append(placement.row)
+        self._adapters.release(request.submission.adapter)
         return placement
 
     def _release(self, request: Request) -> None:

@@ -1,9 +1,11 @@
 """The stored projections and norms of attention with keys and values, as one layer loads them."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
+from outrider.models.adapters.adapter_bank import ReadRows, StackRows
 from outrider.models.decoder_tensors import QKV
 from outrider.models.layers.attention_layer import (
     NoGate,
@@ -13,7 +15,7 @@ from outrider.models.layers.attention_layer import (
 )
 from outrider.models.layers.normed_linear import project_behind
 from outrider.models.model_config import AttentionConfig, ModelConfig
-from outrider.models.partial_rope_tensors import spread_channels
+from outrider.models.qkv_tensors import spread_heads, stack_qkv
 from outrider.ops.linear.linear import BiasedLinear, Linear
 from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
@@ -30,7 +32,15 @@ class AttentionReader(Protocol):
         """The factors of a norm."""
         ...
 
-    def make_linear(self, weight: torch.Tensor) -> Linear: ...
+    def linear(self, *names: str) -> Linear:
+        """One projection for several weights with the same input, stacked."""
+        ...
+
+    def adaptable(
+        self, weight: torch.Tensor, names: Sequence[str], stack_rows: StackRows
+    ) -> Linear:
+        """A projection; adapters of the weights of these names are stacked like the weight."""
+        ...
 
 
 class AttentionLoader:
@@ -46,61 +56,46 @@ class AttentionLoader:
         layer: int,
     ) -> None:
         self._config = config
-        self._family = config.family
         self._attention = attention
         self._prefix = prefix
         self._reader = reader
-        self._layer = layer
+        self._rope = config.pattern.rope_at(layer)
+        self._rule = config.rule_at(layer)
 
     def load(self, norm: Norm, *, num_ranks: int) -> tuple[Norm, SelfAttention]:
         """The norm that remains before the attention, and the attention."""
-        has_gates = self._family.has_output_gate
+        has_gates = self._config.family.has_output_gate
         apart = SplitProjection(
             self._attention, qkv=self._qkv(), head_norm=self._head_norm(), has_gates=has_gates
         )
         norm, project = project_behind(norm, apart, num_ranks=num_ranks)
-        output = self._reader.make_linear(self._reader.read(self._prefix + "o_proj.weight"))
         return norm, SelfAttention(
             project=project,
             gate=SigmoidGate() if has_gates else NoGate(),
-            output=output,
-            rule=self._config.rule_at(self._layer),
+            output=self._reader.linear(self._prefix + "o_proj.weight"),
+            rule=self._rule,
         )
 
     def _qkv(self) -> Linear:
-        linear = self._reader.make_linear(self._stacked("weight"))
-        return BiasedLinear(linear, self._stacked("bias")) if self._family.has_qkv_bias else linear
+        names = [f"{self._prefix}{name}.weight" for name in QKV]
+        linear = self._reader.adaptable(self._stacked(self._reader.read), names, self._stacked)
+        if not self._config.family.has_qkv_bias:
+            return linear
+        return BiasedLinear(linear, self._stacked(self._reader.read, "bias"))
 
-    def _stacked(self, part: str) -> torch.Tensor:
-        """Weights or biases of queries, keys, values and gates."""
-        query, key, value = (self._reader.read(f"{self._prefix}{name}.{part}") for name in QKV)
-        query, gate = self._split_gate(query)
-        return torch.cat([self._spread(query), self._spread(key), value, gate])
+    def _stacked(self, read: ReadRows, part: str = "weight") -> torch.Tensor:
+        def read_part(name: str) -> torch.Tensor:
+            return read(f"{self._prefix}{name}.{part}")
 
-    def _split_gate(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows of queries and the rows of their gates; no gate rows without output gates."""
-        if not self._family.has_output_gate:
-            return query, query[:0]
-        attention = self._attention
-        pairs = query.view(attention.heads, 2, attention.head_dim, *query.shape[1:])
-        return pairs[:, 0].flatten(0, 1), pairs[:, 1].flatten(0, 1)
-
-    def _spread(self, heads: torch.Tensor) -> torch.Tensor:
-        """Queries or keys in the channel order that the layers rotate. See `spread_channels`."""
-        head_dim = self._attention.head_dim
-        rotated = self._config.pattern.rope_at(self._layer).num_rotated(head_dim)
-        return spread_channels(heads, head_dim=head_dim, rotated=rotated)
+        return stack_qkv(read_part, self._config, self._attention, self._rope)
 
     def _head_norm(self) -> HeadNorm:
-        if not self._family.has_head_norm:
+        if not self._config.family.has_head_norm:
             return NoHeadNorm()
         counts = (("q_norm", self._attention.heads), ("k_norm", self._attention.kv_heads))
-        weight = torch.cat(  # [heads + kv_heads, head_dim]
-            [
-                self._spread(self._reader.norm_weight(f"{self._prefix}{name}.weight")).expand(
-                    heads, -1
-                )
-                for name, heads in counts
-            ]
-        )
-        return NormEachHead(make_norm(weight, self._config.block.norm_eps))
+        parts = []
+        for name, heads in counts:
+            weight = self._reader.norm_weight(f"{self._prefix}{name}.weight")
+            parts.append(spread_heads(weight, self._attention, self._rope).expand(heads, -1))
+        # [heads + kv_heads, head_dim]
+        return NormEachHead(make_norm(torch.cat(parts), self._config.block.norm_eps))

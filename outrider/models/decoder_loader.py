@@ -4,16 +4,24 @@ Peak memory is the finished model and one fused projection.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
-from outrider.config.engine_config import Arithmetic
+from outrider.config.engine_config import Arithmetic, Quantization
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
+from outrider.models.adapters.adapter_bank import (
+    NO_ADAPTERS,
+    NO_BANK,
+    AdapterBank,
+    AdapterWeights,
+    BankSizes,
+    ReadRows,
+    StackRows,
+)
 from outrider.models.attention_tensors import AttentionLoader
 from outrider.models.cut_head import head_cut, make_head
 from outrider.models.decoder import Decoder, DecoderLayer, DecoderParts
@@ -27,6 +35,7 @@ from outrider.models.decoder_tensors import (
     expert_family,
     expert_tensors,
     layer_prefix,
+    tensor_shapes,
 )
 from outrider.models.expert_config import ExpertsConfig
 from outrider.models.expert_tensors import (
@@ -54,7 +63,7 @@ from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
 from outrider.models.registry import ExpertFamily, Family
 from outrider.models.safetensors_reader import Checkpoint
-from outrider.models.tensor_cut import WHOLE, Cut
+from outrider.models.tensor_source import LayerTensors, ReadCut, TensorSource
 from outrider.ops.linear.choose_linear import (
     LinearMaker,
     WeightType,
@@ -67,18 +76,7 @@ from outrider.ops.linear.linear import Linear
 from outrider.ops.moe.experts import make_experts
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm, widest_norm_dtype
 
-ReadCut = Callable[[str, Cut], torch.Tensor]  # a part of the tensor of this name
-
-
 _log = logging.getLogger(__name__)
-
-
-class TensorSource(Protocol):
-    """Where the tensors of a decoder come from: a folder, or random numbers in a benchmark."""
-
-    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
-        """A part of the tensor of this name, which has the shape that `tensor_shapes` gives it."""
-        ...
 
 
 def load_decoder(
@@ -87,11 +85,13 @@ def load_decoder(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
+    quantization: Quantization = "none",
     ranks: RankGroup = ONE_RANK,
+    bank: BankSizes = NO_BANK,
 ) -> Decoder:
     """The decoder in a Hugging Face folder. Its tensors must match its config.json exactly."""
     config = read_config(folder)
-    with Checkpoint(folder, config.family.nesting) as checkpoint:
+    with Checkpoint(folder, config.family.nesting, quantization) as checkpoint:
         check_tensors(checkpoint, config)
         if checkpoint.is_partial:
             _log.info("the vision part is not loaded: text only")
@@ -104,6 +104,7 @@ def load_decoder(
             arithmetic=arithmetic,
             ranks=ranks,
         )
+        builder.reserve_adapters(bank)
         return builder.build()
 
 
@@ -142,7 +143,7 @@ def build_block(
     """A decoder layer like the given one, from other tensors. Used for draft modules."""
     builder = _Builder(
         config,
-        _LayerTensors(layer_prefix(layer), read),
+        LayerTensors(layer_prefix(layer), read),
         are_experts_stacked=are_experts_stacked,
         dtype=dtype,
         device=device,
@@ -170,17 +171,6 @@ def _can_hold_experts(dtype: WeightType, device: torch.device) -> bool:
     return not is_computed_in_float32(dtype, device)
 
 
-class _LayerTensors:
-    """The tensors of one layer, read by their names below the layer."""
-
-    def __init__(self, prefix: str, read: ReadCut) -> None:
-        self._prefix = prefix
-        self._read = read
-
-    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
-        return self._read(name.removeprefix(self._prefix), cut)
-
-
 class _Builder:
     """Makes the parts of one decoder from its tensors."""
 
@@ -205,10 +195,23 @@ class _Builder:
         self._arithmetic: Arithmetic = arithmetic
         self._dtype = computed_dtype(dtype, device)
         self._device = device
+        self.adapters: AdapterWeights = NO_ADAPTERS
         if isinstance(config.experts, ExpertsConfig) and not _can_hold_experts(dtype, device):
             raise ConfigError(
                 f"experts cannot be stored as {dtype} on {device.type}; use --dtype bfloat16 or "
                 "float32"
+            )
+
+    def reserve_adapters(self, sizes: BankSizes) -> None:
+        """Give the layers that are made from now on room for adapters."""
+        if sizes.num_slots:
+            self.adapters = AdapterBank(
+                sizes,
+                shapes=tensor_shapes(self._model, are_experts_stacked=self._are_experts_stacked),
+                nesting=self._model.family.nesting,
+                cuts=self._cuts,
+                dtype=self._dtype,
+                device=self._device,
             )
 
     def build(self) -> Decoder:
@@ -231,7 +234,7 @@ class _Builder:
             norm=self._norm("model.norm.weight"),
             head=head,
         )
-        return Decoder(self._model, parts, share=config, ranks=self._ranks)
+        return Decoder(self._model, parts, share=config, ranks=self._ranks, adapters=self.adapters)
 
     def block(self, index: int) -> DecoderLayer:
         attention_norm, attention = self._attention(index)
@@ -270,13 +273,13 @@ class _Builder:
             tensors = expert_tensors(self._config, experts, are_stacked=are_stacked)
             return norm, self._mixture(layer, experts, tensors)
         norm, gate = gate_behind(norm, self._gate(layer + "mlp."))
-        return norm, Mlp(gate=gate, down=self._linear(layer + "mlp.down_proj.weight"))
+        return norm, Mlp(gate=gate, down=self.linear(layer + "mlp.down_proj.weight"))
 
     def _dense(self, block: str) -> Mlp:
-        return Mlp(gate=self._gate(block), down=self._linear(block + "down_proj.weight"))
+        return Mlp(gate=self._gate(block), down=self.linear(block + "down_proj.weight"))
 
     def _gate(self, block: str) -> Gate:
-        return gate_of(self._linear(block + "gate_proj.weight", block + "up_proj.weight"))
+        return gate_of(self.linear(block + "gate_proj.weight", block + "up_proj.weight"))
 
     def _mixture(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> MoeMlp:
         held = held_experts(config.num, self._ranks)
@@ -297,7 +300,7 @@ class _Builder:
         if not config.has_shared_gate:
             return (self._dense(block),)
         share = wide_linear(self.read_wide(layer + SHARED_GATE), self._arithmetic)
-        down = self._linear(block + "down_proj.weight")
+        down = self.linear(block + "down_proj.weight")
         return (Mlp(gate=SharedGate(self._gate(block), share), down=down),)
 
     def _router(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> TopKRouter:
@@ -306,7 +309,8 @@ class _Builder:
         if config.has_bias:
             bias = self.read_wide(layer + ROUTER_BIAS)
         if not isinstance(family, ExpertFamily) or family.routing == "softmax":
-            return TopKRouter(config.routing, gate=self._linear(layer + tensors.router), bias=bias)
+            gate = self.make_linear(self.read(layer + tensors.router))
+            return TopKRouter(config.routing, gate=gate, bias=bias)
         gate = wide_linear(self.read_wide(layer + tensors.router), self._arithmetic)
         return TopKRouter(config.routing, gate=gate, bias=bias)
 
@@ -332,9 +336,22 @@ class _Builder:
             rows = self._source.read(HEAD, cut).to(self._device, self._dtype)
         return make_head(rows, ranks, vocab_size=vocab, make_linear=self.make_linear)
 
-    def _linear(self, *names: str) -> Linear:
+    def linear(self, *names: str) -> Linear:
         """One projection for several weights with the same input, stacked."""
-        return self.make_linear(self.read(*names))
+
+        def stacked(read: ReadRows) -> torch.Tensor:
+            return torch.cat([read(name) for name in names])
+
+        return self.adaptable(self.read(*names), names, stacked)
+
+    def adaptable(
+        self, weight: torch.Tensor, names: Sequence[str], stack_rows: StackRows
+    ) -> Linear:
+        """A projection; adapters of the weights of these names are stacked like the weight."""
+        shape, linear = tuple(weight.shape), self.make_linear(weight)
+        if not isinstance(self.adapters, AdapterBank):
+            return linear
+        return self.adapters.adapt(linear, names, stack_rows, shape=shape)
 
     def _embedding(self) -> torch.Tensor:
         """Only the rows of a step's tokens are read, so on a CPU it stays in its file if it can."""

@@ -172,15 +172,22 @@ def _assemble(
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
         shapes = list_shapes(largest, buckets, _rungs_of(draft, buckets, settings.execution))
         _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
-    facts = RunnerFacts(
-        memory=_memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages),
+    memory = _memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages)
+    return runner, _facts(loaded, settings, memory, _draft_facts(draft, buckets))
+
+
+def _facts(
+    loaded: _Loaded, settings: Settings, memory: MemoryFacts, draft: DraftFacts
+) -> RunnerFacts:
+    return RunnerFacts(
+        memory=memory,
         vocab_size=loaded.model.config.vocab_size,
-        draft=_draft_facts(draft, buckets),
+        hidden_size=loaded.model.embedding.shape[1],
+        draft=draft,
         max_chunks=MAX_CHUNKS,
         host=settings.host,
         depth=settings.execution.depth,
     )
-    return runner, facts
 
 
 def _adapted(buckets: Buckets, attention: AttentionPlanner, drafter: GuardedDrafter) -> Buckets:

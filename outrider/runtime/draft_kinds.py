@@ -1,7 +1,7 @@
 """Kinds of drafters an engine can be built with, each with its facts known beforehand."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from outrider.kv.kv_pool import Layout
@@ -16,6 +16,8 @@ from outrider.spec.drafter import Drafter, NullDrafter
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.spec.ngram_drafter import NgramDrafter, NgramMatch
+from outrider.spec.shared_text import SharedText
+from outrider.spec.suffix_drafter import SuffixDrafter
 from outrider.spec.text_table import PredictionTable, TextTable
 from outrider.step.shape import StepShape
 from outrider.wire.draft_budget import PLAIN, Budget
@@ -171,6 +173,10 @@ class NgramDraft:
 
     @property
     def facts(self) -> DraftFacts:
+        return self.lookup_facts()
+
+    def lookup_facts(self) -> DraftFacts:
+        """The facts of every drafter that looks up text."""
         return DraftFacts(
             budget=self.budget,
             lead=0,
@@ -185,17 +191,52 @@ class NgramDraft:
     def attention(self) -> Sequence[AnyAttention]:
         return ()
 
+    @property
+    def match(self) -> NgramMatch:
+        return NgramMatch(least=self.min_match, most=self.max_match)
+
     def build(self, room: DraftRoom) -> Drafter:
-        rows, page_size = room.sampling.seed.shape[0], room.target.page_size
-        reach, device = room.largest.pages * page_size, room.sampling.seed.device
-        predictions = PredictionTable(
-            rows=rows, width=min(reach, MAX_PREDICTION), tail=self.max_match, device=device
-        )
         return NgramDrafter(
             self.facts,
-            text=TextTable(rows=rows, reach=reach, device=device),
-            predictions=predictions,
-            match=NgramMatch(least=self.min_match, most=self.max_match),
-            page_size=page_size,
+            text=_text_table(room),
+            predictions=_prediction_table(room, tail=self.max_match),
+            match=self.match,
+            page_size=room.target.page_size,
+            chooser=TreeChooser(room.sampling.seed.device),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuffixDraft(NgramDraft):
+    """A lookup in the row's own text and in the answers of requests that ended."""
+
+    @property
+    def facts(self) -> DraftFacts:
+        return replace(self.lookup_facts(), needs_finished=True)
+
+    def build(self, room: DraftRoom) -> Drafter:
+        rows, device = room.sampling.seed.shape[0], room.sampling.seed.device
+        return SuffixDrafter(
+            self.facts,
+            text=_text_table(room),
+            predictions=_prediction_table(room, tail=self.max_match),
+            shared=SharedText(rows=rows, longest_path=self.budget.steps, device=device),
+            match=self.match,
+            page_size=room.target.page_size,
             chooser=TreeChooser(device),
         )
+
+
+def _text_table(room: DraftRoom) -> TextTable:
+    seeds = room.sampling.seed
+    return TextTable(rows=seeds.shape[0], reach=_reach(room), device=seeds.device)
+
+
+def _prediction_table(room: DraftRoom, *, tail: int) -> PredictionTable:
+    seeds, width = room.sampling.seed, min(_reach(room), MAX_PREDICTION)
+    return PredictionTable(rows=seeds.shape[0], width=width, tail=tail, device=seeds.device)
+
+
+def _reach(room: DraftRoom) -> int:
+    """Tokens of the longest row."""
+    return room.largest.pages * room.target.page_size

@@ -7,6 +7,7 @@ from outrider.config.draft_config import (
     MTP,
     NGRAM,
     NONE,
+    TEXT_DRAFTERS,
     DraftConfig,
     DraftSettings,
     check_fit,
@@ -22,7 +23,14 @@ from outrider.models.standalone_draft import load_standalone
 from outrider.models.target import AnyTarget
 from outrider.models.target_folder import read_folder
 from outrider.ops.linear.block_linear import supports_blocks
-from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NgramDraft, NoDraft
+from outrider.runtime.draft_kinds import (
+    DraftKind,
+    ModelDraft,
+    ModulesDraft,
+    NgramDraft,
+    NoDraft,
+    SuffixDraft,
+)
 from outrider.wire.draft_budget import Budget
 
 _log = logging.getLogger(__name__)
@@ -56,9 +64,9 @@ def load_draft(
     if draft.drafter == NONE:
         return NoDraft()
     budget = Budget(steps=draft.tree.steps, topk=draft.tree.topk, nodes=draft.tree.nodes)
-    if draft.drafter == NGRAM:
-        match = draft.match
-        return NgramDraft(
+    if draft.drafter in TEXT_DRAFTERS:
+        match, kind = draft.match, NgramDraft if draft.drafter == NGRAM else SuffixDraft
+        return kind(
             budget=budget,
             min_match=match.min,
             max_match=match.max,

@@ -39,6 +39,7 @@ class AsyncEngineRules:
 
     ping_s: float = 15.0  # a stream that is silent for so long sends a comment
     has_priorities: bool = False  # whether requests may have a priority
+    returns_hidden_states: bool = False  # whether requests may want hidden states
     role: DisaggregationConfig = WHOLE_REQUESTS
 
 
@@ -110,7 +111,9 @@ class AsyncEngine:
         grammar is compiled after the other, so an HTTP request fills one place of the compiler.
         """
         requests = await self.run_in_thread(read)
-        limits = CallLimits(outputs=self.engine.max_requests)
+        limits = CallLimits(
+            outputs=self.engine.max_requests, hidden_size=self.engine.facts.hidden_size
+        )
         prepare = partial(self.frontend.inputs.prepare_call, requests, limits, admit)
         prepared = await self.run_in_thread(prepare, size=_num_chars(requests))
         for each in prepared:
@@ -127,6 +130,8 @@ class AsyncEngine:
             raise RequestError(
                 "priority is for servers with --scheduling-policy priority; leave it out"
             )
+        if any(each.params.hidden_states_mode != "none" for each in prepared):
+            self._check_states()
         self._check_role(prepared)
         requests: list[RequestState] = []
         try:
@@ -145,6 +150,13 @@ class AsyncEngine:
         for replica in self.replicas:
             replica.sleeping.note_request()
         return handle
+
+    def _check_states(self) -> None:
+        if not self.rules.returns_hidden_states:
+            raise RequestError(
+                "return_hidden_states is for servers with --enable-return-hidden-states; "
+                "leave it out"
+            )
 
     def _check_role(self, prepared: Sequence[PreparedRequest]) -> None:
         """A prefill server has no shapes to decode with: it takes prompts from routers only."""

@@ -33,7 +33,7 @@ from outrider.server.worker_messages import (
     decode_from_worker,
     encode,
 )
-from outrider.server.worker_plans import WorkerPlan
+from outrider.server.worker_plans import WorkerPlan, without_draft_check
 from outrider.wire.runner_facts import OnProgress, RankFacts, RunnerFacts
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0  # between attempts to start a worker
@@ -101,6 +101,8 @@ class Supervisor:
         except BaseException:
             await self.stop()
             raise
+        # A later worker replaces one that died: requests wait for it, and its drafter is the same.
+        self._plan = without_draft_check(self._plan)
         self._ranks = facts.memory.ranks
         _log_ranks(self._ranks)
         return facts

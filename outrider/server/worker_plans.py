@@ -20,6 +20,12 @@ class WorkerPlan:
     environment: Mapping[str, str]
 
 
+def without_draft_check(plan: WorkerPlan) -> WorkerPlan:
+    """The plan of a worker that drafts as an earlier one did."""
+    draft = replace(plan.config.draft, check=False)
+    return replace(plan, config=replace(plan.config, draft=draft))
+
+
 def plan_workers(config: EngineConfig, environment: Mapping[str, str]) -> list[WorkerPlan]:
     """A worker for each replica. Ranks that share experts, or span machines, are one worker."""
     parallel = config.parallel
@@ -36,7 +42,10 @@ def plan_workers(config: EngineConfig, environment: Mapping[str, str]) -> list[W
     if _THREADS not in environment:
         num_threads = max(len(os.sched_getaffinity(0)) // parallel.data, 1)
         shares = [{**share, _THREADS: str(num_threads)} for share in shares]
-    return [WorkerPlan(own, share) for share in shares]
+    return [
+        WorkerPlan(replace(own, kv_events=config.kv_events.at_rank(rank)), share)
+        for rank, share in enumerate(shares)
+    ]
 
 
 def _has_replicas(parallel: ParallelConfig) -> bool:

@@ -17,6 +17,7 @@ from outrider.config.process_heap import bound_code_cache, release_free_memory, 
 from outrider.config.threads import choose_wait_policy
 from outrider.engine.parallel_engine import AnyEngine
 from outrider.errors import OutriderError
+from outrider.server.kv_event_publisher import KVEventPublisher, open_kv_events
 from outrider.server.worker_board import WorkerBoard
 from outrider.server.worker_messages import (
     Abort,
@@ -54,8 +55,15 @@ _log = logging.getLogger("outrider.server.worker_process")  # not __name__: it r
 class Worker:
     """Owns the engine and its end of the socket."""
 
-    def __init__(self, engine: AnyEngine, socket: "zmq.Socket[bytes]", board: WorkerBoard) -> None:
+    def __init__(
+        self,
+        engine: AnyEngine,
+        socket: "zmq.Socket[bytes]",
+        board: WorkerBoard,
+        publishers: Sequence[KVEventPublisher] = (),
+    ) -> None:
         self._engine = engine
+        self._publishers = publishers
         self._socket = socket
         self._board = board
         engine.watch_steps(board.write_steps)
@@ -69,6 +77,8 @@ class Worker:
             self._receive_all()
             if self._engine.has_work:
                 self._step()
+            for each in self._publishers:
+                each.publish()
         return DEVICE_LOST
 
     def _receive_all(self) -> None:
@@ -209,8 +219,9 @@ def _load(config: WorkerConfig, socket: "zmq.Socket[bytes]", board: WorkerBoard)
         )
     finally:
         early.close()
+    publishers = open_kv_events(config.config.kv_events, engine.caches)
     socket.send(encode(Ready(engine.facts)))
-    return Worker(engine, socket, board)
+    return Worker(engine, socket, board, publishers)
 
 
 def _exit_with_the_ranks() -> None:

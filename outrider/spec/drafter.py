@@ -13,7 +13,7 @@ from outrider.step.plan import DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
-from outrider.wire.scheduled_batch import RowAdmission
+from outrider.wire.scheduled_batch import FinishedText, RowAdmission
 
 
 class Drafter(Protocol):
@@ -38,6 +38,10 @@ class Drafter(Protocol):
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         """Rows get new requests, before a step that may run them."""
+        ...
+
+    def remember(self, texts: Sequence[FinishedText]) -> None:
+        """Requests ended. Only drafters whose facts ask for their texts get them."""
         ...
 
     def forget(self) -> None:
@@ -77,6 +81,9 @@ class WrappedDrafter:
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         self._drafter.admit(admissions)
 
+    def remember(self, texts: Sequence[FinishedText]) -> None:
+        self._drafter.remember(texts)
+
     def forget(self) -> None:
         self._drafter.forget()
 
@@ -113,6 +120,9 @@ class ModelessDrafter:
         return NoDraftPlan()
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
+        pass
+
+    def remember(self, texts: Sequence[FinishedText]) -> None:
         pass
 
     def forget(self) -> None:

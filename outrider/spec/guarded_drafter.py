@@ -13,7 +13,7 @@ from outrider.spec.drafter import Drafter, WrappedDrafter
 from outrider.step.plan import DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
-from outrider.wire.scheduled_batch import RowAdmission
+from outrider.wire.scheduled_batch import FinishedText, RowAdmission
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +45,14 @@ class GuardedDrafter(WrappedDrafter):
             self._drafter.admit(admissions)
         except Exception:
             self._give_up("admitting a request")
+
+    def remember(self, texts: Sequence[FinishedText]) -> None:
+        if self.is_broken:
+            return
+        try:
+            self._drafter.remember(texts)
+        except Exception:
+            self._give_up("storing finished texts")
 
     def forget(self) -> None:
         if self.is_broken:

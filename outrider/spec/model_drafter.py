@@ -29,7 +29,7 @@ from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
-from outrider.wire.scheduled_batch import RowAdmission
+from outrider.wire.scheduled_batch import FinishedText, RowAdmission
 
 
 class ModelDrafter:
@@ -77,6 +77,9 @@ class ModelDrafter:
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         pass  # a row's hidden state is written when its prompt ends
+
+    def remember(self, texts: Sequence[FinishedText]) -> None:
+        pass  # it drafts from hidden states
 
     def forget(self) -> None:
         self._hidden_states.zero_()  # padding reads row 0, which only padding overwrites

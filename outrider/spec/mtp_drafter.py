@@ -26,7 +26,7 @@ from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
-from outrider.wire.scheduled_batch import RowAdmission
+from outrider.wire.scheduled_batch import FinishedText, RowAdmission
 
 
 class ModuleDrafter:
@@ -76,6 +76,9 @@ class ModuleDrafter:
         rows = [admission.row for admission in admissions]
         num = self._pairs.num
         num.index_fill_(0, upload(rows, torch.int64, num.device), 0)
+
+    def remember(self, texts: Sequence[FinishedText]) -> None:
+        pass  # it drafts from hidden states
 
     def forget(self) -> None:
         self._pairs.clear()

@@ -45,6 +45,15 @@ class Occurrences:
     matched: torch.Tensor  # [rows, occurrences] tokens that match; 0 where there is no occurrence
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPaths:
+    """What followed the last tokens of each row where they occurred before."""
+
+    paths: torch.Tensor  # [rows, num, steps] tokens; -1 where a text ended
+    weights: torch.Tensor  # [rows, num] 0 where there is no path
+    longest: torch.Tensor  # [rows] tokens of the longest match
+
+
 class NgramDrafter(ModelessDrafter):
     """Owns the text that it searches."""
 
@@ -75,21 +84,30 @@ class NgramDrafter(ModelessDrafter):
         root = table.last_tokens.index_select(0, decode.rows)
         if tree.nodes == 1 or not tree.steps:
             return single_node(root)
-        # No row of the step is longer than the pages that attention may read.
-        text, lengths = (
-            self._text.read(decode.rows, plan.shape.pages * self._page_size),
-            decode.lengths,
-        )
-        if plan.shape.sampling_flags.predictions:  # as if the text began with them
-            text = torch.cat([self._predictions.read(decode.rows), text], dim=1)
-            lengths = lengths + self._predictions.width
-        occurrences = find(text, lengths, self._match)
-        paths = follow(text, occurrences, lengths, tree.steps)
-        candidates = merge(paths, weigh(occurrences), decode.budgets)
+        found = self._search(plan, *self._known_text(plan))
+        candidates = merge(found.paths, found.weights, decode.budgets)
         # A longer match is right more often, whatever its weight among the matches of its row.
-        longest = occurrences.matched[:, 0]
         return self._chooser.choose(
-            plan, root, candidates, lambda: longest.clamp_max(KINDS - 1).long()
+            plan, root, candidates, lambda: found.longest.clamp_max(KINDS - 1).long()
+        )
+
+    def _known_text(self, plan: StepPlan) -> tuple[torch.Tensor, torch.Tensor]:
+        """The text of each row [rows, width], and the position of its last token [rows]."""
+        # No row of the step is longer than the pages that attention may read.
+        width = plan.shape.pages * self._page_size
+        text, lengths = self._text.read(plan.decode.rows, width), plan.decode.lengths
+        if plan.shape.sampling_flags.predictions:  # as if the text began with them
+            text = torch.cat([self._predictions.read(plan.decode.rows), text], dim=1)
+            lengths = lengths + self._predictions.width
+        return text, lengths
+
+    def _search(self, plan: StepPlan, text: torch.Tensor, lengths: torch.Tensor) -> FoundPaths:
+        """Paths out of the row's own text."""
+        occurrences = find(text, lengths, self._match)
+        return FoundPaths(
+            paths=follow(text, occurrences, lengths, plan.shape.tree.steps),
+            weights=weigh(occurrences),
+            longest=occurrences.matched[:, 0],
         )
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
@@ -148,7 +166,7 @@ def follow(
 
 
 def merge(
-    paths: torch.Tensor,  # [rows, occurrences, steps]
+    paths: torch.Tensor,  # [rows, occurrences, steps] -1 where a text ended
     weights: torch.Tensor,  # [rows, occurrences]
     budgets: torch.Tensor,  # [3, rows]
 ) -> Candidates:
@@ -167,7 +185,9 @@ def merge(
     same_parent = functional.pad(same[..., :-1], (1, 0), value=1)
     num_better = (same_parent & is_first[:, None] & (scores[:, None] > scores[:, :, None])).sum(2)
     own_steps, own_topk, _ = budgets[:, :, None, None]
+    is_known = (paths >= 0).cumprod(2).bool()  # a finished text has no next token
     is_allowed = (num_better < own_topk).cumprod(2).bool() & (depth <= own_steps) & is_first
+    is_allowed = is_allowed & is_known
     scores = torch.where(is_allowed, scores, float("-inf"))
     parents = functional.pad(first[..., :-1] + num * (depth[:-1] - 1), (1, 0), value=-1)
     # Level by level: [rows, num, steps] -> [rows, steps * num].

@@ -29,6 +29,7 @@ class DraftFacts:
     is_paced: bool  # draft lengths follow the acceptance of each request, within the budget
     is_adaptive: bool  # draft lengths follow the measured cost of steps, too
     is_ranked: bool  # drafts of all rows have scores, so a step can verify the best of them
+    needs_finished: bool = False  # it drafts from the answers of requests that ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class RunnerFacts:
 
     memory: MemoryFacts
     vocab_size: int
+    hidden_size: int  # channels of a hidden state of the target
     draft: DraftFacts
     max_chunks: int  # prompts that may share one step
     host: HostSettings

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
+from outrider.wire.adapter import AdapterLoad
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling
+
+NO_OWNER = 0  # of a row that drafts from its own text alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +18,16 @@ class RowAdmission:
     prompt: tuple[int, ...]  # empty unless a penalty or the drafter needs it
     output: tuple[int, ...]  # emitted before a preemption; for penalties, drafter or grammar
     arrived: str = ""  # the transfer that brought its row state from another engine
+    adapter_slot: int = 0  # of the adapter that it runs through; 0 for none
+    owner: int = NO_OWNER  # whose finished texts its drafts may come from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedText:
+    """The answer of a request that ended, after the last tokens of its prompt."""
+
+    owner: int  # rows of the same owner may draft from it
+    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +81,8 @@ class ScheduledBatch:
     grants: tuple[PageGrant, ...]
     chunks: tuple[ScheduledChunk, ...]
     decodes: ScheduledDecodes
+    finished: tuple[FinishedText, ...] = ()  # since the step before, if the drafter reads them
+    adapter_loads: tuple[AdapterLoad, ...] = ()
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ VLLM = [
     ({"method": "ngram", "num_speculative_tokens": 5}, ("ngram", 5, 1, 6)),
     ({"model": "[ngram]", "num_speculative_tokens": 2}, ("ngram", 2, 1, 3)),
     ({"method": "ngram"}, ("ngram", 7, 1, 8)),
+    ({"method": "suffix"}, ("suffix", 15, 1, 16)),
     ({"model": "small", "num_speculative_tokens": 4}, ("small", 4, 1, 5)),
     ({"method": "draft_model", "model": "small"}, ("small", 3, 1, 4)),
     ({"method": "eagle3", "model": "head", "num_speculative_tokens": 1}, ("head", 1, 1, 2)),
@@ -40,6 +41,7 @@ SGLANG = [
 OURS = [
     (DraftConfig(drafter="small"), ("small", 3, 1, 4)),
     (DraftConfig(drafter="ngram"), ("ngram", 7, 1, 8)),
+    (DraftConfig(drafter="suffix"), ("suffix", 15, 1, 16)),
     (DraftConfig(drafter="small", topk=4), ("small", 3, 4, 13)),
     (DraftConfig(drafter="small", topk=64), ("small", 2, 64, 64)),
     (DraftConfig(drafter="small", steps=5, nodes=3), ("small", 2, 1, 3)),
@@ -133,10 +135,11 @@ def test_a_tree_larger_than_vocabulary_or_context_is_refused(vocab_size, max_con
 @pytest.mark.parametrize(
     ("fields", "fix"),
     [
-        ({"method": "medusa", "model": "x"}, "use one of ngram, mtp, draft_model"),
-        ({"method": ["mtp"]}, "use one of ngram, mtp, draft_model"),
+        ({"method": "medusa", "model": "x"}, "use one of ngram, suffix, mtp, draft_model"),
+        ({"method": ["mtp"]}, "use one of ngram, suffix, mtp, draft_model"),
         ({"method": "eagle"}, "needs a model"),
         ({"method": "ngram", "model": "x"}, "takes no model"),
+        ({"method": "suffix", "model": "x"}, "takes no model"),
         ({"method": "deepseek_mtp", "model": "x"}, "the target holds its modules"),
         ({"method": "eagle", "model": "ngram"}, "takes no model"),
         ({"num_speculative_tokens": 3}, 'lacks "method"; add one of ngram'),

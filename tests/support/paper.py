@@ -153,6 +153,7 @@ def facts(
             weight_bytes=0, page_bytes=page_size * 64, num_pages=num_pages, tp_size=1, ranks=()
         ),
         vocab_size=VOCAB,
+        hidden_size=8,
         draft=DraftFacts(
             budget=Budget(steps=nodes - 1, nodes=nodes),
             lead=0,

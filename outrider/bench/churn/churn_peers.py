@@ -9,7 +9,7 @@ from outrider.bench.churn.run_churn import TokenIds, take_prompts
 from outrider.bench.peers.churn_catalogue import ChurnPackage
 from outrider.bench.peers.churn_peer import ChurnTask, PeerDraft, PeerLimits
 from outrider.bench.peers.run_churn_peer import run_churn_peer
-from outrider.config.draft_config import MTP, NGRAM, NONE, resolve_budget
+from outrider.config.draft_config import MTP, NONE, TEXT_DRAFTERS, resolve_budget
 from outrider.config.engine_config import Dtype
 from outrider.models.eagle.inspect_head import is_head
 
@@ -77,7 +77,7 @@ def _way(draft: PeerDraft) -> str:
 def _head_of(args: ChurnArgs) -> Iterator[PeerDraft]:
     """Our drafter, if peers can load it."""
     draft = args.draft
-    if draft.drafter in (NONE, NGRAM, MTP) or not is_head(Path(draft.drafter)):
+    if draft.drafter in (NONE, MTP, *TEXT_DRAFTERS) or not is_head(Path(draft.drafter)):
         return
     tree = resolve_budget(draft).tree
     yield PeerDraft(folder=draft.drafter, steps=tree.steps, topk=tree.topk, nodes=tree.nodes)

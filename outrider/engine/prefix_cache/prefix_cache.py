@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outrider.engine.prefix_cache.page_allocator import PageAllocator
+from outrider.engine.prefix_cache.page_events import PageEvents
 from outrider.engine.prefix_cache.radix_tree import Node, RadixTree
 from outrider.engine.prefix_cache.token_key import TokenKey
 from outrider.errors import CapacityError
@@ -46,7 +47,7 @@ class PrefixCache:
         self.page_size = page_size
         self._allocator = PageAllocator(num_pages)
         self._tree = RadixTree(page_size)
-        self._enabled = enabled
+        self.is_enabled = enabled
         self._lookahead = lookahead  # tokens past a position that its KV depends on
         self._queried_tokens = 0
         self._hit_tokens = 0
@@ -69,6 +70,13 @@ class PrefixCache:
             hit_tokens=self._hit_tokens,
             evicted_pages=self._evicted_pages,
         )
+
+    def record_events(self) -> PageEvents:
+        """Note from now on which pages are cached; nothing is cached yet."""
+        assert self._allocator.num_free == self.num_pages, "nothing is cached yet"
+        events = PageEvents(self.page_size)
+        self._tree.listener = events
+        return events
 
     def pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.page_size)
@@ -187,7 +195,7 @@ class PrefixCache:
 
     def num_covered(self, tokens: Sequence[int]) -> int:
         """How many full pages can be found again by these tokens."""
-        if not self._enabled:
+        if not self.is_enabled:
             return 0
         return max(0, len(tokens) - self._lookahead) // self.page_size
 

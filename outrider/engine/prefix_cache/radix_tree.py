@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from outrider.engine.prefix_cache.page_events import ROOT_PAGE, NoPageEvents, PageListener
 from outrider.engine.prefix_cache.token_key import TokenKey
 
 LONG_EDGE = 4096  # units; to grow an edge is to copy it, which must stay near a microsecond
@@ -45,6 +46,7 @@ class RadixTree:
     def __init__(self, page_size: int) -> None:
         self.root = Node(key=TokenKey.of(()), pages=[], locks=0, used_at=0)
         self.num_evictable = 0  # pages of unlocked nodes
+        self.listener: PageListener = NoPageEvents()
         self._page_size = page_size
         self._clock = 0
         self._queue: list[tuple[int, int, Node]] = []  # heap of (used_at, ticket, leaf)
@@ -135,6 +137,7 @@ class RadixTree:
 
     def _append(self, node: Node, key: TokenKey, pages: list[int]) -> Node:
         """Adds new pages after `node` and returns their end, to which the caller's lock moves."""
+        self.listener.note_stored(node.pages[-1] if node.pages else ROOT_PAGE, pages, key)
         if self._can_grow(node):  # or decoding would make a node per page
             node.key = node.key.followed_by(key)
             node.pages += pages
@@ -163,6 +166,7 @@ class RadixTree:
         trimmed = leaf.pages[left:]
         self.num_evictable -= len(trimmed)
         del leaf.pages[left:]
+        self.listener.note_removed(trimmed)
         if left:
             leaf.key = leaf.key[: left * self._page_size]
             self._enqueue(leaf)

@@ -8,7 +8,6 @@ from outrider.config.engine_config import Arithmetic
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.models.cut_head import head_cut, make_head
-from outrider.models.decoder_loader import TensorSource
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
 from outrider.models.deepseek_v4.residual_streams import Collapse, Connection
 from outrider.models.deepseek_v4.v4_attention import (
@@ -45,6 +44,7 @@ from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.router import Router, TableRouter, TopKRouter
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_cut import WHOLE, Cut
+from outrider.models.tensor_source import TensorSource
 from outrider.ops.linear.choose_linear import (
     WeightType,
     choose_linear,

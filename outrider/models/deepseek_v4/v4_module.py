@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.cut_head import head_cut
-from outrider.models.decoder_loader import TensorSource
 from outrider.models.deepseek_v4.compressed_cache import CompressedLayout, CompressedPool
 from outrider.models.deepseek_v4.compressed_plan import CompressedPlan
 from outrider.models.deepseek_v4.compression import NoBlocks
@@ -36,6 +35,7 @@ from outrider.models.layers.mlp import FeedStep
 from outrider.models.model_config import AnyAttention, AttentionConfig
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_cut import WHOLE
+from outrider.models.tensor_source import TensorSource
 from outrider.ops.linear.choose_linear import WeightType
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from outrider.models.eagle.head_config import HeadConfig
 
-LAYER = "layers.0."
 EMBEDDING = "embed_tokens.weight"
 HEAD = "lm_head.weight"
 TO_TARGET = "d2t"  # [draft_vocab] target id minus draft id
 TO_DRAFT = "t2d"  # [vocab] whether a target id can be drafted
+LAYER = "layers.0."  # of an EAGLE head: its only layer
 MAPS = (TO_TARGET, TO_DRAFT)  # integers and booleans; all else is floating point
 
 _PREFIX = re.compile(r"^(?:draft_model\.|model\.)+")
@@ -35,6 +35,11 @@ class ExpectedTensors:
 
     def shape(self, name: str) -> Shape:
         return self.needed[name] if name in self.needed else self.optional[name]
+
+
+def layer_prefix(index: int) -> str:
+    """How the names of the tensors of a decoder layer begin."""
+    return f"layers.{index}."
 
 
 def canonical_head(name: str) -> str:

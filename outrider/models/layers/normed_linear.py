@@ -53,12 +53,12 @@ class BlockProjection:
     """The same on a CPU, for any number of rows."""
 
     def __init__(self, heads: BlockHeads) -> None:
-        self._heads = heads
+        self.heads = heads
 
     def __call__(
         self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        queries = self._heads(x[: step.slots.shape[0]], step.rotation, layer, step.slots)
+        queries = self.heads(x[: step.slots.shape[0]], step.rotation, layer, step.slots)
         return queries, queries[:, :0]
 
 
@@ -82,16 +82,30 @@ def project_behind(
     marks values that are not finite in the residual. Only rank 0 adds the residual, so the marks of
     other ranks would be lost.
     """
-    is_usual = not len(apart.head_norm.weight) and not apart.has_gates
-    if is_usual and isinstance(apart.qkv, BlockLinear):
-        return NormLater(norm.weight), BlockProjection(BlockHeads(norm, apart.qkv))
+    in_blocks = project_blocks(norm, apart)
+    if in_blocks is not apart:
+        return NormLater(norm.weight), in_blocks
     if num_ranks > 1:
         return norm, apart
     weight, bias = _weight_and_bias(apart.qkv)
-    if not is_usual or not len(weight) or not _fits(weight, norm):
+    if not _is_usual(apart) or not len(weight) or not _fits(weight, norm):
         return norm, apart
     fused = NormedQkv(norm, weight=weight, bias=bias)
     return NormLater(norm.weight), NormedProjection(norm, apart, fused)
+
+
+def project_blocks(norm: Norm, apart: SplitProjection) -> Projection:
+    """Norm and projection as one compiled function of a CPU, where the weight has blocks.
+
+    The projection alone otherwise: the norm is then still to do.
+    """
+    if _is_usual(apart) and isinstance(apart.qkv, BlockLinear):
+        return BlockProjection(BlockHeads(norm, apart.qkv))
+    return apart
+
+
+def _is_usual(apart: SplitProjection) -> bool:
+    return not len(apart.head_norm.weight) and not apart.has_gates
 
 
 def _weight_and_bias(linear: Linear) -> tuple[torch.Tensor, torch.Tensor]:

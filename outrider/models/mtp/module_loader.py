@@ -8,7 +8,7 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.models.cut_head import head_cut, make_head
 from outrider.models.decoder import Decoder, DecoderLayer
-from outrider.models.decoder_loader import TensorSource, build_block, norm_weight
+from outrider.models.decoder_loader import build_block, norm_weight
 from outrider.models.decoder_tensors import EMBEDDING, HEAD
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.eagle.eagle_layer import apply_padded
@@ -17,6 +17,7 @@ from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.mtp.mtp_module import ModuleNorms, ModuleParts, MtpModule
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_cut import Cut
+from outrider.models.tensor_source import TensorSource
 from outrider.ops.linear.choose_linear import WeightType, choose_linear
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 from outrider.ops.sampling.widen_logits import widen_logits

@@ -55,6 +55,7 @@ class CompletionRequest(ReportFields):
             _DEFAULTS,
             n=self.num_answers,
             logprobs=0 if self.is_chosen and self.logprobs is None else self.logprobs,
+            return_hidden_states=self.hidden_states_mode,
             prompt_logprobs=max((num for num in scored if num is not None), default=None),
             structured=self.structure(self.response_format),
             **length,
@@ -86,6 +87,8 @@ class CompletionChoice(BaseModel):
     prompt_logprobs: PromptReport | None = None  # when requested
     prompt_token_ids: list[int] | None = None  # when requested, in the first delta
     token_ids: list[int] | None = None  # when requested
+    # When requested: the last one, or with "all" a list of them.
+    hidden_states: list[Any] | None = None
 
 
 class CompletionAnswer(BaseModel):

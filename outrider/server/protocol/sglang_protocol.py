@@ -20,6 +20,7 @@ from outrider.server.protocol.completions_protocol import Texts, TokenIds, Token
 from outrider.server.protocol.neutral_fields import drop_neutral
 from outrider.server.protocol.sampling_fields import MAX_STOP_CHARS, MAX_STOPS
 from outrider.server.protocol.transfer_fields import TransferFields
+from outrider.wire.hidden_states import HiddenStatesMode
 from outrider.wire.step_result import TokenLogprobs
 
 Json = dict[str, Any]
@@ -57,6 +58,7 @@ class GenerateRequest(TransferFields):
     logprob_start_len: int | Each[int] | None = None  # -1: no log-probabilities of the prompt
     top_logprobs_num: Count | Each[Count] | None = None
     token_ids_logprob: Each[int] | Each[Each[int] | None] | None = None
+    return_hidden_states: bool | HiddenStatesMode | Each[bool | HiddenStatesMode] | None = None
     return_text_in_logprobs: bool | None = None  # without effect: the text is always there
     stream: bool | None = None
     rid: str | Each[str] | None = None
@@ -98,22 +100,23 @@ class GenerateRequest(TransferFields):
         return params
 
     def _reports(self, num_prompts: int) -> list[Json]:
-        """The parameters of each prompt about log-probabilities; equal ones are one object."""
+        """What each prompt wants besides tokens; equal ones are one object."""
         named = self.token_ids_logprob
         is_one = not named or isinstance(named[0], int)
         columns = zip(
             _each("return_logprob", self.return_logprob, num_prompts),
             _each("logprob_start_len", self.logprob_start_len, num_prompts),
             _each("top_logprobs_num", self.top_logprobs_num, num_prompts),
+            _each("return_hidden_states", self.return_hidden_states, num_prompts),
             [named] * num_prompts if is_one else _each("token_ids_logprob", named, num_prompts),
             strict=True,
         )
         made: dict[tuple[Any, ...], Json] = {}
         reports = []
         for column in columns:
-            key = (*column[:3], id(column[3]))
+            key = (*column[:-1], id(column[-1]))
             if key not in made:
-                made[key] = _report(*column) if column[0] else {}
+                made[key] = _report(*column)
             reports.append(made[key])
         return reports
 
@@ -151,11 +154,20 @@ def _each(name: str, given: Any, num_prompts: int) -> list[Any]:
     return given
 
 
-def _report(_: bool, start: int | None, top: int | None, named: list[int] | None) -> Json:
+def _report(
+    has_logprobs: bool | None,
+    start: int | None,
+    top: int | None,
+    states: bool | HiddenStatesMode | None,
+    named: list[int] | None,
+) -> Json:
     """Parameters of one prompt. SGLang's list begins at `start`, whose entry has no logprob."""
+    held: Json = {"return_hidden_states": states}
+    if not has_logprobs:
+        return held
     if start is not None and start < -1:
         raise RequestError(f"logprob_start_len must be at least -1, got {start}")
-    report: Json = {"logprobs": top or 0, "logprob_token_ids": named}
+    report = held | {"logprobs": top or 0, "logprob_token_ids": named}
     if start is None or start < 0:
         return report
     return report | {"prompt_logprobs": top or 0, "prompt_logprobs_start": start + 1}
@@ -182,7 +194,18 @@ def generated(
     if request.prepared.params.logprobs is not None:
         meta |= _listed("output", tokens, output.logprobs, request.prepared.params, tokenizer)
         meta |= _prompt_logprobs(request, output, tokenizer)
+    if output.hidden_states.is_wanted and output.is_finished:
+        meta["hidden_states"] = _states(request, output)
     return {"text": output.text, "output_ids": tokens, "meta_info": meta}
+
+
+def _states(request: RequestState, output: OutputState) -> list[Any]:
+    """A list of those of the prompt, then those of the answer; or the last one alone."""
+    rows = output.hidden_states.rows()
+    if request.prepared.params.hidden_states_mode == "last":
+        return rows
+    num_prompt = len(request.prepared.prompt)
+    return [rows[:num_prompt], *rows[num_prompt:]]
 
 
 def _reason(output: OutputState) -> Json | None:

@@ -37,6 +37,7 @@ from outrider.server.response_bytes import event, json_response, set_only
 from outrider.server.routes.stream_events import (
     ending_fields,
     reported_ids,
+    reported_states,
     requested_metrics,
     write_events,
 )
@@ -176,6 +177,7 @@ class ChatWriter:
             **ending_fields(request, index),
             **self._trace(index, output, output.rounds),
             **reported_ids(self._body, output.token_ids),
+            **reported_states(self._body, output),
         )
 
     def _trace(self, index: int, output: OutputState, rounds: list[RoundTrace]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from outrider.server.response_bytes import event, json_response, set_only
 from outrider.server.routes.stream_events import (
     ending_fields,
     reported_ids,
+    reported_states,
     requested_metrics,
     write_events,
 )
@@ -141,6 +142,7 @@ class CompletionWriter:
             **ending_fields(request, index),
             **self._prompt(request),
             **reported_ids(self._body, output.token_ids),
+            **reported_states(self._body, output),
         )
 
     def _prompt(self, request: RequestState) -> dict[str, Any]:

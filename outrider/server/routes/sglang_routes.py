@@ -7,8 +7,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Depends, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from outrider import __version__
 from outrider.config.engine_config import DisaggregationConfig
@@ -44,9 +45,9 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         writer = GenerateWriter(async_engine, body)
         if body.stream:
             return await answer_stream(async_engine, prepared, writer.stream, writer.names)
-        return JSONResponse(
-            writer.whole(await answer_whole(async_engine, request, prepared, writer.names))
-        )
+        handle = await answer_whole(async_engine, request, prepared, writer.names)
+        # Hidden states are many numbers; this encoder takes a tenth of the time of Python's.
+        return Response(msgspec.json.encode(writer.whole(handle)), media_type="application/json")
 
     @router.get("/health_generate")
     async def health_generate(request: Request) -> Response:
