@@ -36,10 +36,8 @@ class AttentionReader(Protocol):
         """One projection for several weights with the same input, stacked."""
         ...
 
-    def adaptable(
-        self, weight: torch.Tensor, names: Sequence[str], stack_rows: StackRows
-    ) -> Linear:
-        """A projection; adapters of the weights of these names are stacked like the weight."""
+    def adaptable(self, names: Sequence[str], stack_rows: StackRows) -> Linear:
+        """A projection of the weights of these names, whose adapters are stacked like them."""
         ...
 
 
@@ -78,7 +76,7 @@ class AttentionLoader:
 
     def _qkv(self) -> Linear:
         names = [f"{self._prefix}{name}.weight" for name in QKV]
-        linear = self._reader.adaptable(self._stacked(self._reader.read), names, self._stacked)
+        linear = self._reader.adaptable(names, self._stacked)
         if not self._config.family.has_qkv_bias:
             return linear
         return BiasedLinear(linear, self._stacked(self._reader.read, "bias"))
