@@ -65,13 +65,15 @@ from outrider.models.model_config import (
     ModelConfig,
     read_config,
 )
+from outrider.models.norm_tensors import norm_weight
 from outrider.models.qkv_tensors import spread_heads, stack_qkv
 from outrider.models.rank_share import decoder_cuts, share_of
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
-from outrider.models.registry import ExpertFamily, Family
+from outrider.models.registry import ExpertFamily
 from outrider.models.safetensors_reader import Checkpoint
-from outrider.models.tensor_source import LayerTensors, ReadCut, TensorSource
+from outrider.models.tensor_source import RenamedTensors, TensorSource
+from outrider.ops.linear.any_weight import AnyWeight, fuse_weights, place_weight, stack_weights
 from outrider.ops.linear.choose_linear import (
     LinearMaker,
     WeightType,
@@ -83,7 +85,7 @@ from outrider.ops.linear.choose_linear import (
 from outrider.ops.linear.linear import BiasedLinear, Linear
 from outrider.ops.moe.experts import make_experts
 from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
-from outrider.ops.norm_rope.rms_norm import Norm, make_norm, widest_norm_dtype
+from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 
 _log = logging.getLogger(__name__)
 
@@ -140,7 +142,7 @@ def build_decoder(
 
 def build_block(
     config: ModelConfig,
-    read: ReadCut,  # a tensor by its name below the layer
+    source: TensorSource,  # of tensors by their names below the layer
     *,
     layer: int,
     are_experts_stacked: bool,
@@ -152,7 +154,7 @@ def build_block(
     """A decoder layer like the given one, from other tensors. Used for draft modules."""
     builder = _Builder(
         config,
-        LayerTensors(layer_prefix(layer), read),
+        RenamedTensors(source, lambda name: name.removeprefix(layer_prefix(layer))),
         are_experts_stacked=are_experts_stacked,
         dtype=dtype,
         device=device,
@@ -160,19 +162,6 @@ def build_block(
         ranks=ranks,
     )
     return builder.block(layer)
-
-
-def norm_weight(
-    stored: torch.Tensor, family: Family, *, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    """The factors of a norm.
-
-    Families with zero-centred norms store factor - 1. The sum would lose small values in half
-    precision, so it has the type of `widest_norm_dtype`.
-    """
-    if not family.has_zero_centred_norms:
-        return stored.to(device, dtype)
-    return (stored.float() + 1).to(device, widest_norm_dtype(device, dtype))
 
 
 def _can_hold_experts(dtype: WeightType, device: torch.device) -> bool:
@@ -332,7 +321,7 @@ class _Builder:
             return stack_qkv(lambda name: read(f"{prefix}{name}.{part}"), self._config, attention)
 
         names = [f"{prefix}{name}.weight" for name in QKV]
-        linear = self._adaptable(stacked(self.read), names, stacked)
+        linear = self._adaptable(names, stacked)
         has_bias = self._config.family.has_qkv_bias
         return BiasedLinear(linear, stacked(self.read, "bias")) if has_bias else linear
 
@@ -370,13 +359,13 @@ class _Builder:
         def stacked(read: ReadRows) -> torch.Tensor:
             return torch.cat([read(name) for name in names])
 
-        return self._adaptable(self.read(*names), names, stacked)
+        return self._adaptable(names, stacked)
 
-    def _adaptable(
-        self, weight: torch.Tensor, names: Sequence[str], stack_rows: StackRows
-    ) -> Linear:
-        """A projection; adapters of the weights of these names are stacked like the weight."""
-        shape, linear = tuple(weight.shape), self.make_linear(weight)
+    def _adaptable(self, names: Sequence[str], stack_rows: StackRows) -> Linear:
+        """A projection of the weights of these names, whose adapters are stacked like them."""
+        weights = {name: self._read_weight(name) for name in names}
+        fused = place_weight(fuse_weights(weights, stack_rows), self._device, self._dtype)
+        shape, linear = tuple(fused.shape), self.make_linear(fused)
         if not isinstance(self.adapters, AdapterBank):
             return linear
         return self.adapters.adapt(linear, names, stack_rows, shape=shape)
@@ -389,6 +378,14 @@ class _Builder:
         """The tensors, stacked, on the device in the dtype of activations."""
         stacked = torch.cat([self._read(name) for name in names])
         return stacked.to(self._device, self._dtype)
+
+    def weight(self, *names: str) -> AnyWeight:
+        """The weights of a linear layer, stacked, on the device; quantised if stored so."""
+        stacked = stack_weights([self._read_weight(name) for name in names])
+        return place_weight(stacked, self._device, self._dtype)
+
+    def _read_weight(self, name: str) -> AnyWeight:
+        return self._source.read_weight(name, self._cuts.cut(name))
 
     def _read(self, name: str) -> torch.Tensor:
         """This rank's part of a tensor, as stored."""

@@ -12,7 +12,7 @@ from outrider.frontend.frontend import Frontend
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.hub.generation_config import SAMPLING
-from outrider.wire.adapter import Adapter
+from outrider.wire.adapter import NO_ADAPTER, Adapter
 
 if TYPE_CHECKING:
     from outrider.server.protocol.chat_protocol import ChatRequest
@@ -56,7 +56,7 @@ class OpenAiLine:
             self._body.check()
 
     def prepare(
-        self, frontend: Frontend, defaults: SamplingParams, adapter: Adapter
+        self, frontend: Frontend, defaults: SamplingParams, adapter: Adapter = NO_ADAPTER
     ) -> PreparedRequest:
         """The request, with the defaults for sampling that its body does not have."""
         with _refusals():
