@@ -4,6 +4,7 @@ from typing import Protocol
 
 from outrider.errors import ConfigError
 from outrider.structured.grammar_cache import Grammars
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import NO_STEPS
 from outrider.wire.runner_facts import PendingResult, StepRunner
 from outrider.wire.scheduled_batch import ScheduledBatch
@@ -74,6 +75,9 @@ class SleepingRunner:
 
     def submit(self, batch: ScheduledBatch) -> PendingResult:
         raise AssertionError(f"step {batch.step} of an engine that sleeps")
+
+    def find_tokens(self, span: EmbeddedSpan) -> tuple[int, ...]:
+        raise AssertionError(f"{len(span)} embeddings for an engine that sleeps")
 
     def restart(self) -> None:
         raise AssertionError("no step of an engine that sleeps can fail")

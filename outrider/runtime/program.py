@@ -68,6 +68,11 @@ class StepProgram:
         self.state = state
         self._ranks = ranks
 
+    @property
+    def embedding(self) -> torch.Tensor:  # [vocab, hidden]
+        """The target's, by which embeddings in prompts are recognised."""
+        return self._model.embedding
+
     def __call__(self, plan: StepPlan) -> PackedOutput:
         """Run a step and return what the host reads of it."""
         state = self.state

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from outrider.wire.draft_budget import Budget
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.failure import NO_FAILURE, RequestFailure
 from outrider.wire.hidden_states import NO_HIDDEN_STATES, HiddenStates
 from outrider.wire.row_sampling import RowSampling
@@ -33,6 +34,7 @@ class Submission:
     priority: int = 0  # smaller goes first
     cache_salt: str = ""  # cached prefixes are shared among requests of the same salt
     transfer: TransferOrder = NO_TRANSFER
+    embeds: tuple[EmbeddedSpan, ...] = ()  # positions of the prompt without tokens, ascending
 
 
 # The next two are made for every row of every step. A named tuple costs a third of a dataclass.
