@@ -11,6 +11,7 @@ from outrider.config.engine_config import (
     Dtype,
     EngineConfig,
     Executor,
+    Quantization,
 )
 from outrider.errors import ConfigError
 
@@ -34,6 +35,7 @@ class HostSettings:
     max_queued: int
     page_size: int
     prefix_cache: bool
+    max_loras: int = 0  # adapters that can run in one step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,7 @@ def resolve_settings(
             max_queued=config.limits.queued,
             page_size=usual_page if config.cache.page_size == "auto" else config.cache.page_size,
             prefix_cache=config.cache.prefix,
+            max_loras=config.lora.max_loras if config.lora.is_enabled else 0,
         ),
         num_sharing=config.parallel.num_sharing,
     )
@@ -144,6 +147,9 @@ def _step_tokens(config: EngineConfig, rows: int, *, on_cpu: bool) -> int:
 def _check(config: EngineConfig) -> None:
     limits, cache, execution = config.limits, config.cache, config.execution
     _check_choice("--dtype / dtype", config.dtype, ("auto", *get_args(Dtype)))
+    _check_choice("--quantization / quantization", config.quantization, get_args(Quantization))
+    if config.quantization != "none" and config.dtype == "int8":
+        raise ConfigError("--dtype int8 and --quantization quantise twice; keep one of them")
     _check_choice("--executor / executor", execution.executor, ("auto", *get_args(Executor)))
     _check_choice("--record / record", execution.record, ("auto", *get_args(CaptureTime)))
     if cache.page_size != "auto" and not 1 <= cache.page_size <= MAX_PAGE:

@@ -136,6 +136,7 @@ class Frontend:
                 cache_salt=request.prepared.params.cache_salt,
                 transfer=request.prepared.transfer,
                 embeds=request.prepared.embeds,
+                adapter=request.prepared.adapter,
             )
         )
         self._requests[name] = (request, index)

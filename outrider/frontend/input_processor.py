@@ -22,6 +22,7 @@ from outrider.frontend.restriction_params import bad_word_tokens
 from outrider.frontend.sampling_params import MAX_SEED, SamplingParams
 from outrider.frontend.thinking_params import resolve_thinking
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
+from outrider.wire.adapter import NO_ADAPTER, Adapter
 from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.grammar_spec import NO_GRAMMAR, Grammar, GrammarSpec
 from outrider.wire.row_sampling import (
@@ -62,6 +63,7 @@ class InputChecks(Protocol):
         self, prompt: tuple[int, ...], limits: Limits, embeds: Sequence[EmbeddedSpan] = ()
     ) -> None: ...
     def check_grammar(self, spec: GrammarSpec) -> None: ...
+    def check_adapter(self, adapter: Adapter) -> None: ...
 
 
 class InputProcessor:
@@ -112,11 +114,16 @@ class InputProcessor:
         """Prepare all requests of one call, once their cost is known and there is room for it."""
         admit(check_call(requests, limits, max_context=self.bounds.max_context))
         return [
-            with_transfer(self.prepare(each.prompt, each.params), each.transfer)
+            with_transfer(self.prepare(each.prompt, each.params, each.adapter), each.transfer)
             for each in requests
         ]
 
-    def prepare(self, prompt: TextPrompt | TokenPrompt, params: SamplingParams) -> PreparedRequest:
+    def prepare(
+        self,
+        prompt: TextPrompt | TokenPrompt,
+        params: SamplingParams,
+        adapter: Adapter = NO_ADAPTER,
+    ) -> PreparedRequest:
         """Check a request against the model, without submitting it."""
         tokens = self._truncate(self.encode(prompt), params)
         if params.stops and isinstance(self.tokenizer, NoTokenizer):
@@ -126,6 +133,7 @@ class InputProcessor:
         if embeds:
             check_embeds_params(params)
         self._engine.check(tokens, limits, embeds)
+        self._engine.check_adapter(adapter)
         if params.grammar_spec.kind != "none":
             self._engine.check_grammar(params.grammar_spec)
         seed = admit_seed(params)
@@ -151,6 +159,7 @@ class InputProcessor:
             ),
             budget=params.draft_budget,
             embeds=embeds,
+            adapter=adapter,
         )
 
     def _truncate(self, tokens: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:

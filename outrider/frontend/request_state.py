@@ -17,6 +17,7 @@ from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.detokenizer import Detokenizer, StopStrings, StreamedText
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
+from outrider.wire.adapter import NO_ADAPTER, Adapter
 from outrider.wire.draft_budget import Budget
 from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.failure import NO_FAILURE, RequestFailure
@@ -40,6 +41,7 @@ class PreparedRequest:
     samplings: tuple[RowSampling, ...]
     budget: Budget
     transfer: TransferOrder = NO_TRANSFER
+    adapter: Adapter = NO_ADAPTER
     embeds: tuple[EmbeddedSpan, ...] = ()  # in place of tokens of the prompt
 
     @property

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from outrider.wire.adapter import NO_ADAPTER, Adapter, prefix_salt
 from outrider.wire.draft_budget import Budget
 from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.failure import NO_FAILURE, RequestFailure
@@ -35,6 +36,12 @@ class Submission:
     cache_salt: str = ""  # cached prefixes are shared among requests of the same salt
     transfer: TransferOrder = NO_TRANSFER
     embeds: tuple[EmbeddedSpan, ...] = ()  # positions of the prompt without tokens, ascending
+    adapter: Adapter = NO_ADAPTER
+
+    @property
+    def prefix_salt(self) -> bytes:
+        """Cached prefixes are shared among requests that have this in common."""
+        return prefix_salt(self.adapter, self.cache_salt)
 
 
 # The next two are made for every row of every step. A named tuple costs a third of a dataclass.

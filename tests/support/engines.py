@@ -34,6 +34,7 @@ class Shape:
     prefix_cache: bool = True
     device: str = "cpu"
     arithmetic: str = "fast"
+    max_loras: int = 0
 
 
 def engine_of(
@@ -53,7 +54,7 @@ def engine_of(
         grammars=grammars,
         verifier=verifier,
     )
-    return Engine(runner, facts, runner.grammars)
+    return Engine(runner, facts, runner.grammars, adapters=runner.adapters)
 
 
 def settings_of(shape: Shape) -> Settings:
@@ -74,6 +75,7 @@ def settings_of(shape: Shape) -> Settings:
             max_queued=100,
             page_size=shape.page_size,
             prefix_cache=shape.prefix_cache,
+            max_loras=shape.max_loras,
         ),
     )
 

@@ -82,21 +82,6 @@ class SplitProjection:
         return heads[:, : config.heads], gates
 
 
-class KeyValueProjection:
-    """The keys and values of a layer alone, for tokens whose own output is not needed."""
-
-    def __init__(self, config: AttentionConfig, *, kv: Linear, head_norm: HeadNorm) -> None:
-        self._config = config
-        self._kv = kv
-        self._head_norm = head_norm  # of keys
-
-    def write(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
-        """Write rotated keys, and values, of every query token to the pool."""
-        num_query = step.slots.shape[0]
-        heads = self._kv(x)[:num_query].view(num_query, -1, self._config.head_dim)
-        rotate_and_store(heads, step.rotation, self._head_norm, layer, step.slots)
-
-
 class OutputGate(Protocol):
     """Scales the output of every head."""
 
@@ -128,10 +113,10 @@ class SelfAttention:
     def __init__(
         self, config: AttentionConfig, *, project: Projection, gate: OutputGate, output: Linear
     ) -> None:
-        self._project = project
-        self._gate = gate
-        self._output = output
-        self._scale = config.head_dim**-0.5
+        self.project = project
+        self.gate = gate
+        self.output = output
+        self.scale = config.head_dim**-0.5
 
     def __call__(
         self,
@@ -140,12 +125,12 @@ class SelfAttention:
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
-        queries, gates = self._project(x, layer, step)
-        out = self._gate(step.backend.run(queries, layer, step.plan, self._scale), gates)
-        return self._output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
+        queries, gates = self.project(x, layer, step)
+        out = self.gate(step.backend.run(queries, layer, step.plan, self.scale), gates)
+        return self.output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
 
     def write_kv(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
-        self._project(x, layer, step)
+        self.project(x, layer, step)
 
 
 def pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:  # [n, ...] -> [rows, ...]
