@@ -20,7 +20,7 @@ from outrider.ops.compiled.thread_team import num_threads, thread_index
 NUM_GROUP = 7
 MOST_GROUPS = 2
 ENTRY_BYTES = 8 + 4  # slot and score of a visible key
-_NUM_GIVEN = 10
+_NUM_GIVEN = 11
 _MANY = 1 << 40
 
 
@@ -43,19 +43,29 @@ def _sum(values: np.ndarray) -> np.float32:  # [n]
 
 
 @compiled()
+def _soft_cap(score: np.float32, cap: np.float32) -> np.float32:
+    """cap * tanh(score / cap)"""
+    doubled = exp_of(score * (np.float32(2.0) / cap))
+    return cap - np.float32(2.0) * cap / (doubled + np.float32(1.0))
+
+
+@compiled()
 def _read_keys(
     query: np.ndarray,  # [dim]
     pool: np.ndarray,  # [slots, 2 * kv_heads, dim]
     head: int,  # of keys
     visible: np.ndarray,  # [n] slots
     weights: np.ndarray,  # [n] scratch
-    factor: float,
+    factor: np.float32,
+    cap: np.float32,  # of scores; 0: none
     out: np.ndarray,  # [dim]
 ) -> None:
     """The mean of the visible values, weighted by the softmax of the scores of their keys."""
     largest = np.float32(-np.inf)
     for place in range(len(visible)):
         score = _dot(query, pool[visible[place], head]) * factor
+        if cap > np.float32(0.0):
+            score = _soft_cap(score, cap)
         weights[place] = score
         largest = max(largest, score)
     for place in range(len(visible)):
@@ -92,12 +102,12 @@ def attend(
     query: tuple[int, int],  # address of float32 [num_query, stride], and the stride
     sizes: tuple[int, int, int],  # query heads, vectors of a slot, channels of a head
     pool_at: int,  # address of float32 [slots, vectors, dim]
-    factor: float,
+    rule: tuple[np.float32, np.float32, int],  # scale, soft cap or 0, sliding window
     out_at: int,  # address of float32 [num_query, heads, dim]
     scratch_at: int,  # ENTRY_BYTES for every key and thread
 ) -> None:
     """Each thread computes every n-th pair of query token and head: later tokens see more keys."""
-    (heads, vectors, dim), (query_at, stride) = sizes, query
+    (heads, vectors, dim), (query_at, stride), (factor, cap, window) = sizes, query, rule
     first, tokens, keys = group[0], group[1], group[6]
     queries = carray(pointer_to(query_at), (_MANY, stride), np.float32)
     pool = carray(pointer_to(pool_at), (_MANY, vectors, dim), np.float32)
@@ -106,31 +116,34 @@ def attend(
     scratch = scratch_at + thread * keys * ENTRY_BYTES
     visible = carray(pointer_to(scratch), (keys,), np.int64)
     weights = carray(pointer_to(scratch + keys * 8), (keys,), np.float32)
-    last, num = -1, 0
+    last, num, oldest = -1, 0, 0
     for item in range(thread, tokens * heads, num_threads()):
         token, head = item // heads, item % heads
         if token != last:
             last, num = token, _find_visible(group, token, visible)
+            oldest = max(num - window, 0)
         _read_keys(
             queries[first + token, head * dim : (head + 1) * dim],
             pool,
             head // per_key,
-            visible[:num],
-            weights[:num],
+            visible[oldest:num],
+            weights[oldest:num],
             factor,
+            cap,
             out[first + token, head],
         )
 
 
 @callback("void(voidptr)")
 def attend_rows(pointer: int) -> None:
-    """0 groups, 1 query, 2 its stride, 3 heads, 4 vectors, 5 channels, 6 pool, 7 scale as float32,
-    8 output, 9 scratch; then the groups.
+    """0 groups, 1 query, 2 its stride, 3 heads, 4 vectors, 5 channels, 6 pool, 7 scale and
+    soft cap as float32, 8 sliding window, 9 output, 10 scratch; then the groups.
     """
     given = carray(pointer, (_NUM_GIVEN + MOST_GROUPS * NUM_GROUP,), np.int64)
-    factor = carray(pointer_to(given[7]), (1,), np.float32)[0]
+    factors = carray(pointer_to(given[7]), (2,), np.float32)
+    rule = (factors[0], factors[1], given[8])
     query, sizes = (given[1], given[2]), (given[3], given[4], given[5])
     for number in range(given[0]):
         start = _NUM_GIVEN + number * NUM_GROUP
         group = given[start : start + NUM_GROUP]
-        attend(group, query, sizes, given[6], factor, given[8], given[9])
+        attend(group, query, sizes, given[6], rule, given[9], given[10])
