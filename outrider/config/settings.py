@@ -11,6 +11,8 @@ from outrider.config.engine_config import (
     Dtype,
     EngineConfig,
     Executor,
+    KVCacheDtype,
+    KVDtype,
     Quantization,
 )
 from outrider.errors import ConfigError
@@ -58,6 +60,7 @@ class Settings:
     memory_share: float
     host: HostSettings
     num_sharing: int = 1  # processes that share the memory of the device
+    kv_dtype: KVDtype = "auto"  # auto: the type of activations
 
 
 def resolve_settings(
@@ -90,6 +93,7 @@ def resolve_settings(
             prefix_cache=config.cache.prefix,
         ),
         num_sharing=config.parallel.num_sharing,
+        kv_dtype="fp8_e4m3" if config.cache.kv_dtype == "fp8" else config.cache.kv_dtype,
     )
 
 
@@ -146,6 +150,7 @@ def _check(config: EngineConfig) -> None:
     limits, cache, execution = config.limits, config.cache, config.execution
     _check_choice("--dtype / dtype", config.dtype, ("auto", *get_args(Dtype)))
     _check_choice("--quantization / quantization", config.quantization, get_args(Quantization))
+    _check_choice("--kv-cache-dtype / kv_cache_dtype", cache.kv_dtype, get_args(KVCacheDtype))
     if config.quantization != "none" and config.dtype == "int8":
         raise ConfigError("--dtype int8 and --quantization quantise twice; keep one of them")
     _check_choice("--executor / executor", execution.executor, ("auto", *get_args(Executor)))

@@ -155,7 +155,13 @@ class LLM:
             parallel=_parallel(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=_limits(context, max_num_seqs, max_num_batched_tokens),
-            cache=_cache(block_size, kv_tokens, enable_prefix_caching, gpu_memory_utilization),
+            cache=CacheConfig(
+                page_size=block_size,
+                kv_tokens=kv_tokens,
+                prefix=enable_prefix_caching,
+                memory_share=gpu_memory_utilization,
+                kv_dtype=flags.get("kv_cache_dtype", "auto"),
+            ),
             execution=_execution(
                 executor, flags.get("enforce_eager", enforce_eager), depth, record, deterministic
             ),
@@ -313,14 +319,6 @@ def _limits(
 ) -> LimitsConfig:
     context: int | Auto = "auto" if max_model_len is None else max_model_len
     return LimitsConfig(context=context, rows=max_num_seqs, step_tokens=step_tokens)
-
-
-def _cache(
-    page_size: int | Auto, kv_tokens: int | Auto, prefix: bool, memory_share: float
-) -> CacheConfig:
-    return CacheConfig(
-        page_size=page_size, kv_tokens=kv_tokens, prefix=prefix, memory_share=memory_share
-    )
 
 
 def _execution(

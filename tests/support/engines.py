@@ -34,6 +34,7 @@ class Shape:
     prefix_cache: bool = True
     device: str = "cpu"
     arithmetic: str = "fast"
+    kv_dtype: str = "auto"
 
 
 def engine_of(
@@ -75,6 +76,7 @@ def settings_of(shape: Shape) -> Settings:
             page_size=shape.page_size,
             prefix_cache=shape.prefix_cache,
         ),
+        kv_dtype=shape.kv_dtype,
     )
 
 

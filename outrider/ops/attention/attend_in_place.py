@@ -2,15 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
+from outrider.ops.attention.kv_codes import code_values, is_narrow
 from outrider.ops.attention.ordered_attention import SeenKeys
 from outrider.ops.compiled.attend_keys import ENTRY_BYTES, attend_rows
 from outrider.ops.compiled.thread_team import run_team
 from outrider.ops.graph_break import graph_break
 
 _FUNCTION = int(attend_rows.address)
+
+
+@cache
+def _code_function() -> int:
+    from outrider.ops.compiled.attend_codes import attend_code_rows  # compiles: few need it
+
+    return int(attend_code_rows.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +44,7 @@ def attend_in_place(
     query: torch.Tensor,  # [num_query, heads, head_dim] float32
     groups: Sequence[QueryGroup],  # of all query tokens
     *,
-    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim] float32
+    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim] float32, or codes
     scale: float,
 ) -> torch.Tensor:  # [num_query, heads, head_dim]
     """Attention of every query token over the keys that it sees."""
@@ -60,8 +69,12 @@ def _attend(
     scratch = torch.empty(key_scratch_bytes(groups), dtype=torch.uint8)
     assert query.stride(2) == 1
     assert query.stride(1) == query.shape[2]
+    table: tuple[int, ...] = ()
+    function = _FUNCTION
+    if is_narrow(layer):
+        table, function = (code_values(layer.dtype).data_ptr(),), _code_function()
     run_team(
-        _FUNCTION,
+        function,
         (
             len(groups),
             query.data_ptr(),
@@ -73,6 +86,7 @@ def _attend(
             factor.data_ptr(),
             out.data_ptr(),
             scratch.data_ptr(),
+            *table,
             *(field for group in groups for field in group.fields),
         ),
     )

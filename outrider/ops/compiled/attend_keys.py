@@ -25,7 +25,7 @@ _MANY = 1 << 40
 
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})
-def _dot(left: np.ndarray, right: np.ndarray) -> np.float32:  # [n] both
+def dot(left: np.ndarray, right: np.ndarray) -> np.float32:  # [n] both
     """Summed in several parts, which depend on the length alone."""
     total = np.float32(0.0)
     for place in range(len(left)):
@@ -34,7 +34,7 @@ def _dot(left: np.ndarray, right: np.ndarray) -> np.float32:  # [n] both
 
 
 @compiled(fastmath={"reassoc", "nsz"})
-def _sum(values: np.ndarray) -> np.float32:  # [n]
+def sum_of(values: np.ndarray) -> np.float32:  # [n]
     """Likewise."""
     total = np.float32(0.0)
     for value in values:
@@ -55,7 +55,7 @@ def _read_keys(
     """The mean of the visible values, weighted by the softmax of the scores of their keys."""
     largest = np.float32(-np.inf)
     for place in range(len(visible)):
-        score = _dot(query, pool[visible[place], head]) * factor
+        score = dot(query, pool[visible[place], head]) * factor
         weights[place] = score
         largest = max(largest, score)
     for place in range(len(visible)):
@@ -66,13 +66,13 @@ def _read_keys(
         weight, value = weights[place], pool[visible[place], value_head]
         for channel in range(len(out)):
             out[channel] += weight * value[channel]
-    inverse = np.float32(1.0) / _sum(weights)
+    inverse = np.float32(1.0) / sum_of(weights)
     for channel in range(len(out)):
         out[channel] *= inverse
 
 
 @compiled()
-def _find_visible(group: np.ndarray, token: int, visible: np.ndarray) -> int:
+def find_visible(group: np.ndarray, token: int, visible: np.ndarray) -> int:
     """Write the slots that a query token of the group sees, [keys]; returns their number."""
     width, keys, place = group[5], group[6], token
     if group[2]:
@@ -110,7 +110,7 @@ def attend(
     for item in range(thread, tokens * heads, num_threads()):
         token, head = item // heads, item % heads
         if token != last:
-            last, num = token, _find_visible(group, token, visible)
+            last, num = token, find_visible(group, token, visible)
         _read_keys(
             queries[first + token, head * dim : (head + 1) * dim],
             pool,
