@@ -76,6 +76,9 @@ class ServerFlags:
     client_timeout: Annotated[
         float, _flag("Seconds after which a client that does not send or read is cut off.")
     ] = 60.0
+    shutdown_delay: Annotated[
+        float, _flag("Seconds after a signal in which requests are still taken.", least=0)
+    ] = 0.0
     shutdown_grace: Annotated[
         float, _flag("Seconds that running answers have after a signal to end.")
     ] = 30.0
@@ -121,8 +124,9 @@ class ServerFlags:
         """The settings of a server for the model that --model names."""
         from outrider.server.answer_request import ServedModel
         from outrider.server.async_engine import AsyncEngineRules
+        from outrider.server.http_server import ServerTimeouts
         from outrider.server.parsers.answer_parsers import find_parsers
-        from outrider.server.run_server import ServerTimeouts, ServeSettings
+        from outrider.server.run_server import ServeSettings
 
         return ServeSettings(
             host=self.host,
@@ -137,6 +141,7 @@ class ServerFlags:
             timeouts=ServerTimeouts(
                 worker_s=self.worker_timeout,
                 client_s=self.client_timeout,
+                delay_s=self.shutdown_delay,
                 grace_s=self.shutdown_grace,
             ),
             web=self.web(),

@@ -93,6 +93,16 @@ class DisaggregationConfig:
 WHOLE_REQUESTS = DisaggregationConfig()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """LoRA adapters of the target, which requests name. The names of the sizes are vLLM's."""
+
+    is_enabled: bool = False
+    max_loras: int = 4  # adapters that can run in one step; others wait
+    max_rank: int = 16  # of an adapter; memory is reserved for it
+    modules: tuple[tuple[str, str], ...] = ()  # names and paths that a server starts with
+
+
 def choose_executor(requested: Executor | Auto, *, is_eager: bool) -> Executor | Auto:
     """The executor of --executor, or eager if another engine's flag for eager was given."""
     if is_eager and requested not in ("auto", "eager"):
@@ -117,4 +127,5 @@ class EngineConfig:
     disaggregation: DisaggregationConfig = WHOLE_REQUESTS
     kv_events: KVEventsConfig = NO_KV_EVENTS
     draft: DraftConfig = NO_DRAFT  # "auto" must be resolved by find_drafter first
+    lora: LoraConfig = LoraConfig()
     tokenizer_folder: str = ""  # whose vocabulary grammars use; empty for the model's folder

@@ -37,6 +37,7 @@ class HostSettings:
     max_queued: int
     page_size: int
     prefix_cache: bool
+    max_loras: int = 0  # adapters that can run in one step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,7 @@ def resolve_settings(
             max_queued=config.limits.queued,
             page_size=usual_page if config.cache.page_size == "auto" else config.cache.page_size,
             prefix_cache=config.cache.prefix,
+            max_loras=config.lora.max_loras if config.lora.is_enabled else 0,
         ),
         num_sharing=config.parallel.num_sharing,
         kv_dtype="fp8_e4m3" if config.cache.kv_dtype == "fp8" else config.cache.kv_dtype,

@@ -92,7 +92,7 @@ class DecodeRole:
             num_tokens = len(tokens)
         if num_tokens > request.most_cached:  # its prompt must run, for log-probabilities
             return None
-        lease = cache.open(tokens, salt=submission.cache_salt.encode())
+        lease = cache.open(tokens, salt=submission.prefix_salt)
         try:
             missing = cache.extend(lease, num_tokens)
         except CapacityError as error:

@@ -10,6 +10,7 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from outrider.engine.adapter_slots import AdapterSlots
 from outrider.engine.adaptive_drafting import Adaptation, DraftPolicy, WholeBudget
 from outrider.engine.finished_texts import FinishedTexts
 from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
@@ -51,6 +52,7 @@ class Scheduler:
             enabled=facts.host.prefix_cache,
             lookahead=facts.draft.lookahead,
         )
+        self._adapters = AdapterSlots(facts.host.max_loras)
         self._waiting = WaitingQueue()
         self._running: dict[Request, Placement] = {}
         # The same placements by phase, in order of precedence: every step needs the decode rows.
@@ -143,6 +145,7 @@ class Scheduler:
             self.finish(request)
         for request in list(self._running):
             self._put_back(request)
+        self._adapters.forget()
         self.cache.flush()
         num_free = self.cache.num_available + num_held
         assert num_free == self.cache.num_pages, "no request holds a page any more"
@@ -231,17 +234,27 @@ class Scheduler:
                 return True
 
     def _admit(self, decision: StepDecision) -> None:
-        """Admit waiting requests in order of precedence while there is room for the first."""
+        """Admit waiting requests in order of precedence while there is room for the first.
+
+        One whose adapter finds no slot lets requests without an adapter pass, and no others.
+        """
+        passed: list[Request] = []
         while len(self._waiting):
             head = self._waiting.head()
             if self._free_rows and not self._is_ready(head):
                 self._waiting.pop()
                 continue
+            adapter = head.submission.adapter
+            if adapter.is_wanted and (passed or not self._adapters.has_room(adapter)):
+                passed.append(self._waiting.pop())
+                continue
             if not (self._free_rows and self._place(head, decision)):
                 worst = self._last_in_rank() if self._running else head
                 if worst.submission.priority <= head.submission.priority:
-                    return
+                    break
                 self._preempt(worst, decision)
+        for request in passed:
+            self._waiting.push(request)
 
     def _place(self, head: Request, decision: StepDecision) -> bool:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""
@@ -261,15 +274,17 @@ class Scheduler:
         placement = Placement(head, row=self._free_rows.pop(), lease=lease, goal=goal, room=room)
         self._running[head] = placement
         insort(self._prefilling, placement, key=_rank)
+        slot, loads = self._adapters.take(head.submission.adapter)
+        decision.adapter_loads += loads
         owner = self._finished.reader_of(head.submission)
-        decision.admit(head, placement, arrived=arrived, owner=owner)
+        decision.admit(head, placement, arrived=arrived, owner=owner, adapter_slot=slot)
         return True
 
     def _open(self, head: Request) -> tuple[Lease, str]:
         """Pages that hold the beginning of a prompt; and the room of its row state, if any came."""
         if head.arrived is not None:
             return head.arrived.lease, head.arrived.name
-        salt = head.submission.cache_salt.encode()
+        salt = head.submission.prefix_salt
         return self.cache.open(head.tokens[: head.most_cached], salt=salt), ""
 
     def _schedule_chunks(self, decision: StepDecision) -> None:
@@ -319,6 +334,7 @@ class Scheduler:
         placement.is_held = False
         (self._decoding if request.phase is Phase.DECODING else self._prefilling).remove(placement)
         self._free_rows.append(placement.row)
+        self._adapters.release(request.submission.adapter)
         return placement
 
     def _release(self, request: Request) -> None:

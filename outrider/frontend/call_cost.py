@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from outrider.errors import RequestError
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
+from outrider.wire.adapter import NO_ADAPTER, Adapter
 from outrider.wire.row_sampling import MAX_PREDICTION
 from outrider.wire.transfer_order import NO_TRANSFER, TransferOrder
 
@@ -17,6 +18,7 @@ class PromptRequest:
     prompt: TextPrompt | TokenPrompt
     params: SamplingParams
     transfer: TransferOrder = NO_TRANSFER
+    adapter: Adapter = NO_ADAPTER
 
 
 # Bytes of one each, in a process of the server: objects of Python, and what they refer to.

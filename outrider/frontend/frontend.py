@@ -135,6 +135,7 @@ class Frontend:
                 priority=request.prepared.params.priority,
                 cache_salt=request.prepared.params.cache_salt,
                 transfer=request.prepared.transfer,
+                adapter=request.prepared.adapter,
             )
         )
         self._requests[name] = (request, index)

@@ -21,6 +21,7 @@ from outrider.frontend.restriction_params import bad_word_tokens
 from outrider.frontend.sampling_params import MAX_SEED, SamplingParams
 from outrider.frontend.thinking_params import resolve_thinking
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
+from outrider.wire.adapter import NO_ADAPTER, Adapter
 from outrider.wire.grammar_spec import NO_GRAMMAR, Grammar, GrammarSpec
 from outrider.wire.row_sampling import (
     MAX_BANNED,
@@ -57,6 +58,7 @@ class InputChecks(Protocol):
     def vocab_size(self) -> int: ...
     def check(self, prompt: tuple[int, ...], limits: Limits) -> None: ...
     def check_grammar(self, spec: GrammarSpec) -> None: ...
+    def check_adapter(self, adapter: Adapter) -> None: ...
 
 
 class InputProcessor:
@@ -107,17 +109,23 @@ class InputProcessor:
         """Prepare all requests of one call, once their cost is known and there is room for it."""
         admit(check_call(requests, limits, max_context=self.bounds.max_context))
         return [
-            replace(self.prepare(each.prompt, each.params), transfer=each.transfer)
+            replace(self.prepare(each.prompt, each.params, each.adapter), transfer=each.transfer)
             for each in requests
         ]
 
-    def prepare(self, prompt: TextPrompt | TokenPrompt, params: SamplingParams) -> PreparedRequest:
+    def prepare(
+        self,
+        prompt: TextPrompt | TokenPrompt,
+        params: SamplingParams,
+        adapter: Adapter = NO_ADAPTER,
+    ) -> PreparedRequest:
         """Check a request against the model, without submitting it."""
         tokens = self._truncate(self.encode(prompt), params)
         if params.stops and isinstance(self.tokenizer, NoTokenizer):
             raise RequestError("stop strings need a tokenizer; use stop_token_ids instead")
         limits = resolve_limits(params, prompt_len=len(tokens), bounds=self.bounds)
         self._engine.check(tokens, limits)
+        self._engine.check_adapter(adapter)
         if params.grammar_spec.kind != "none":
             self._engine.check_grammar(params.grammar_spec)
         seed = admit_seed(params)
@@ -142,6 +150,7 @@ class InputProcessor:
                 replace(sampling, seed=child_seed(seed, index)) for index in range(params.n)
             ),
             budget=params.draft_budget,
+            adapter=adapter,
         )
 
     def _truncate(self, tokens: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from outrider.errors import ConfigError, OutriderError, RequestError
 from outrider.frontend.batch_bar import batch_bar, no_bar
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.interrupts import held_interrupts, import_torch
+from outrider.frontend.lora_request import LoRARequest, adapter_of, adapters_of_each
 from outrider.frontend.open_model import OpenedModel, open_model
 from outrider.frontend.outputs import RequestOutput, StreamDelta
 from outrider.frontend.prompts import (
@@ -44,7 +45,12 @@ from outrider.frontend.request_feed import Feed
 from outrider.frontend.request_state import DeltaReader, PreparedRequest, RequestState
 from outrider.frontend.sampling_params import SamplingParams, override
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
-from outrider.frontend.vllm_arguments import OtherArguments, choose_model, read_arguments
+from outrider.frontend.vllm_arguments import (
+    OtherArguments,
+    choose_model,
+    lora_config,
+    read_arguments,
+)
 from outrider.hub.aliases import DEFAULT_ALIAS
 from outrider.hub.download_bars import BarReporter
 from outrider.wire.sleep_level import parse_level, parse_tags
@@ -153,6 +159,7 @@ class LLM:
             quantization=flags.get("quantization") or "none",
             device=device,
             parallel=_parallel(flags),
+            lora=lora_config(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=_limits(context, max_num_seqs, max_num_batched_tokens),
             cache=CacheConfig(
@@ -181,10 +188,11 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """The outputs in the order of the prompts; nothing runs unless every request is valid."""
         parsed = _each(list_prompts(prompts), parse_prompt)
-        return self._run(parsed, sampling_params, use_tqdm=use_tqdm)
+        return self._run(parsed, sampling_params, lora_request, use_tqdm=use_tqdm)
 
     def chat(
         self,
@@ -195,6 +203,7 @@ class LLM:
         add_generation_prompt: bool = True,
         tools: Sequence[Message] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """Answers to one conversation or several, rendered by the model's chat template."""
         variables = {
@@ -206,27 +215,31 @@ class LLM:
             list_conversations(messages),
             lambda conversation: self.frontend.inputs.render(conversation, **variables),
         )
-        return self._run(rendered, sampling_params, use_tqdm=use_tqdm)
+        return self._run(rendered, sampling_params, lora_request, use_tqdm=use_tqdm)
 
     def stream(
         self,
         prompt: Prompt | Sequence[Message],
         sampling_params: SamplingParams | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> Stream:
         """One prompt, or one conversation as `chat` takes it, answered piece by piece."""
-        return Stream(self.frontend, self.frontend.submit(self.prepare(prompt, sampling_params)))
+        prepared = self.prepare(prompt, sampling_params, lora_request)
+        return Stream(self.frontend, self.frontend.submit(prepared))
 
     def prepare(
         self,
         prompt: Prompt | Sequence[Message],
         sampling_params: SamplingParams | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> PreparedRequest:
         """One prompt, or one conversation as `chat` takes it, checked and ready to submit."""
         if is_conversation(prompt):
             parsed: TextPrompt | TokenPrompt = self.frontend.inputs.render(prompt)
         else:
             parsed = parse_prompt(prompt)
-        return self.frontend.inputs.prepare(parsed, self._seeded(sampling_params or self._defaults))
+        params = self._seeded(sampling_params or self._defaults)
+        return self.frontend.inputs.prepare(parsed, params, adapter_of(lora_request))
 
     def sleep(self, level: int = 1) -> None:
         """Give memory back until `wake_up`. Requests that run now end with finish reason "abort".
@@ -261,6 +274,7 @@ class LLM:
         self,
         prompts: Sequence[TextPrompt | TokenPrompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None,
         *,
         use_tqdm: bool,
     ) -> list[RequestOutput]:
@@ -268,8 +282,9 @@ class LLM:
             self._defaults if sampling_params is None else sampling_params, len(prompts)
         )
         seeded = {id(each): self._seeded(each) for each in params}  # equal ones stay one object
-        pairs = [(prompt, seeded[id(each)]) for prompt, each in zip(prompts, params, strict=True)]
-        prepared = _each(pairs, lambda pair: self.frontend.inputs.prepare(*pair))
+        adapters = adapters_of_each(lora_request, len(prompts))
+        columns = zip(prompts, [seeded[id(each)] for each in params], adapters, strict=True)
+        prepared = _each(list(columns), lambda row: self.frontend.inputs.prepare(*row))
         outputs: dict[int, RequestOutput] = {}
         with batch_bar(len(prepared)) if use_tqdm else no_bar() as advance:
             for index, done in Feed(

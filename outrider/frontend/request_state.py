@@ -17,6 +17,7 @@ from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.detokenizer import Detokenizer, StopStrings, StreamedText
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
+from outrider.wire.adapter import NO_ADAPTER, Adapter
 from outrider.wire.draft_budget import Budget
 from outrider.wire.failure import NO_FAILURE, RequestFailure
 from outrider.wire.hidden_states import HiddenStatesMode
@@ -39,6 +40,7 @@ class PreparedRequest:
     samplings: tuple[RowSampling, ...]
     budget: Budget
     transfer: TransferOrder = NO_TRANSFER
+    adapter: Adapter = NO_ADAPTER
 
     @property
     def text(self) -> str | None:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.kv.kv_pool import KVPool
+from outrider.models.adapters.adapter_bank import NO_ADAPTERS, AdapterWeights
 from outrider.models.cache_layout import CacheLayout
 from outrider.models.draft_model import AuxLayers
 from outrider.models.layers.attention_layer import Attention, AttentionStep, pad_rows
@@ -110,10 +111,12 @@ class Decoder:
         *,
         share: ModelConfig | None = None,  # None: all of the model
         ranks: RankGroup = ONE_RANK,
+        adapters: AdapterWeights = NO_ADAPTERS,
     ) -> None:
         self.config = config
         self.share = share or config
         self.ranks = ranks
+        self.adapters = adapters
         self.dtype = parts.embedding.dtype
         self._parts = parts
         self._stack = stack_layers(parts.layers)
@@ -170,6 +173,7 @@ class Decoder:
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=kv.layout.page_size)
         # Rows past num_query only give linear layers a faster size; attention never sees them.
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
+        self.adapters.begin(queries.adapters, tokens.shape[0])
         hidden_states = F.embedding(tokens, parts.embedding)
         aux_hidden_states = hidden_states.new_empty(num_query, self._aux_width(aux_layers))
         aux = AuxStates(layers=aux_layers.layers, out=aux_hidden_states)
@@ -206,7 +210,9 @@ class Decoder:
         extra = max(size - self.embedding.shape[0], 0)
         embedding = F.pad(self.embedding, (0, 0, 0, extra)) if extra else self.embedding
         parts = replace(self._parts, embedding=embedding)
-        return Decoder(self.config, parts, share=self.share, ranks=self.ranks)
+        return Decoder(
+            self.config, parts, share=self.share, ranks=self.ranks, adapters=self.adapters
+        )
 
 
 def _copy_aux(aux: AuxStates, depth: int, stream: torch.Tensor) -> None:

@@ -4,16 +4,24 @@ Peak memory is the finished model and one fused projection.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
 from outrider.config.engine_config import Arithmetic, Quantization
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
+from outrider.models.adapters.adapter_bank import (
+    NO_ADAPTERS,
+    NO_BANK,
+    AdapterBank,
+    AdapterWeights,
+    BankSizes,
+    ReadRows,
+    StackRows,
+)
 from outrider.models.cut_head import head_cut, make_head
 from outrider.models.decoder import Decoder, DecoderLayer, DecoderParts
 from outrider.models.decoder_check import check_tensors, own_names
@@ -27,6 +35,7 @@ from outrider.models.decoder_tensors import (
     expert_family,
     expert_tensors,
     layer_prefix,
+    tensor_shapes,
 )
 from outrider.models.expert_config import ExpertsConfig
 from outrider.models.expert_tensors import (
@@ -56,13 +65,15 @@ from outrider.models.model_config import (
     ModelConfig,
     read_config,
 )
-from outrider.models.partial_rope_tensors import spread_channels
+from outrider.models.norm_tensors import norm_weight
+from outrider.models.qkv_tensors import spread_heads, stack_qkv
 from outrider.models.rank_share import decoder_cuts, share_of
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
-from outrider.models.registry import ExpertFamily, Family
+from outrider.models.registry import ExpertFamily
 from outrider.models.safetensors_reader import Checkpoint
-from outrider.models.tensor_cut import WHOLE, Cut
+from outrider.models.tensor_source import RenamedTensors, TensorSource
+from outrider.ops.linear.any_weight import AnyWeight, fuse_weights, place_weight, stack_weights
 from outrider.ops.linear.choose_linear import (
     LinearMaker,
     WeightType,
@@ -74,20 +85,9 @@ from outrider.ops.linear.choose_linear import (
 from outrider.ops.linear.linear import BiasedLinear, Linear
 from outrider.ops.moe.experts import make_experts
 from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
-from outrider.ops.norm_rope.rms_norm import Norm, make_norm, widest_norm_dtype
-
-ReadCut = Callable[[str, Cut], torch.Tensor]  # a part of the tensor of this name
-
+from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 
 _log = logging.getLogger(__name__)
-
-
-class TensorSource(Protocol):
-    """Where the tensors of a decoder come from: a folder, or random numbers in a benchmark."""
-
-    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
-        """A part of the tensor of this name, which has the shape that `tensor_shapes` gives it."""
-        ...
 
 
 def load_decoder(
@@ -98,6 +98,7 @@ def load_decoder(
     arithmetic: Arithmetic = "fast",
     quantization: Quantization = "none",
     ranks: RankGroup = ONE_RANK,
+    bank: BankSizes = NO_BANK,
 ) -> Decoder:
     """The decoder in a Hugging Face folder. Its tensors must match its config.json exactly."""
     config = read_config(folder)
@@ -114,6 +115,7 @@ def load_decoder(
             arithmetic=arithmetic,
             ranks=ranks,
         )
+        builder.reserve_adapters(bank)
         return builder.build()
 
 
@@ -140,7 +142,7 @@ def build_decoder(
 
 def build_block(
     config: ModelConfig,
-    read: ReadCut,  # a tensor by its name below the layer
+    source: TensorSource,  # of tensors by their names below the layer
     *,
     layer: int,
     are_experts_stacked: bool,
@@ -152,7 +154,7 @@ def build_block(
     """A decoder layer like the given one, from other tensors. Used for draft modules."""
     builder = _Builder(
         config,
-        _LayerTensors(layer_prefix(layer), read),
+        RenamedTensors(source, lambda name: name.removeprefix(layer_prefix(layer))),
         are_experts_stacked=are_experts_stacked,
         dtype=dtype,
         device=device,
@@ -162,33 +164,9 @@ def build_block(
     return builder.block(layer)
 
 
-def norm_weight(
-    stored: torch.Tensor, family: Family, *, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    """The factors of a norm.
-
-    Families with zero-centred norms store factor - 1. The sum would lose small values in half
-    precision, so it has the type of `widest_norm_dtype`.
-    """
-    if not family.has_zero_centred_norms:
-        return stored.to(device, dtype)
-    return (stored.float() + 1).to(device, widest_norm_dtype(device, dtype))
-
-
 def _can_hold_experts(dtype: WeightType, device: torch.device) -> bool:
     """Whether the expert kernels support this weight type on this device."""
     return not is_computed_in_float32(dtype, device)
-
-
-class _LayerTensors:
-    """The tensors of one layer, read by their names below the layer."""
-
-    def __init__(self, prefix: str, read: ReadCut) -> None:
-        self._prefix = prefix
-        self._read = read
-
-    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
-        return self._read(name.removeprefix(self._prefix), cut)
 
 
 class _Builder:
@@ -215,10 +193,23 @@ class _Builder:
         self._arithmetic: Arithmetic = arithmetic
         self._dtype = computed_dtype(dtype, device)
         self._device = device
+        self.adapters: AdapterWeights = NO_ADAPTERS
         if isinstance(config.experts, ExpertsConfig) and not _can_hold_experts(dtype, device):
             raise ConfigError(
                 f"experts cannot be stored as {dtype} on {device.type}; use --dtype bfloat16 or "
                 "float32"
+            )
+
+    def reserve_adapters(self, sizes: BankSizes) -> None:
+        """Give the layers that are made from now on room for adapters."""
+        if sizes.num_slots:
+            self.adapters = AdapterBank(
+                sizes,
+                shapes=tensor_shapes(self._model, are_experts_stacked=self._are_experts_stacked),
+                nesting=self._model.family.nesting,
+                cuts=self._cuts,
+                dtype=self._dtype,
+                device=self._device,
             )
 
     def build(self) -> Decoder:
@@ -238,7 +229,7 @@ class _Builder:
             norm=self._norm("model.norm.weight"),
             head=head,
         )
-        return Decoder(self._model, parts, share=config, ranks=self._ranks)
+        return Decoder(self._model, parts, share=config, ranks=self._ranks, adapters=self.adapters)
 
     def block(self, index: int) -> DecoderLayer:
         attention_norm, attention = self._attention(index)
@@ -314,7 +305,8 @@ class _Builder:
         if config.has_bias:
             bias = self.read_wide(layer + ROUTER_BIAS)
         if not isinstance(family, ExpertFamily) or family.routing == "softmax":
-            return TopKRouter(config.routing, gate=self._linear(layer + tensors.router), bias=bias)
+            gate = self.make_linear(self.read(layer + tensors.router))
+            return TopKRouter(config.routing, gate=gate, bias=bias)
         gate = wide_linear(self.read_wide(layer + tensors.router), self._arithmetic)
         return TopKRouter(config.routing, gate=gate, bias=bias)
 
@@ -325,35 +317,21 @@ class _Builder:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
 
     def _qkv(self, prefix: str, attention: AttentionConfig) -> Linear:
-        def stacked(part: str) -> torch.Tensor:
-            query, key, value = (self.read(f"{prefix}{name}.{part}") for name in QKV)
-            query, gate = self._split_gate(query, attention)
-            rotated = self._spread(query, attention), self._spread(key, attention)
-            return torch.cat([*rotated, value, gate])
+        def stacked(read: ReadRows, part: str = "weight") -> torch.Tensor:
+            return stack_qkv(lambda name: read(f"{prefix}{name}.{part}"), self._config, attention)
 
-        linear = self.make_linear(stacked("weight"))
+        names = [f"{prefix}{name}.weight" for name in QKV]
+        linear = self._adaptable(names, stacked)
         has_bias = self._config.family.has_qkv_bias
-        return BiasedLinear(linear, stacked("bias")) if has_bias else linear
-
-    def _split_gate(
-        self, query: torch.Tensor, attention: AttentionConfig
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows of queries and the rows of their gates; no gate rows without output gates."""
-        if not self._config.family.has_output_gate:
-            return query, query[:0]
-        pairs = query.view(attention.heads, 2, attention.head_dim, *query.shape[1:])
-        return pairs[:, 0].flatten(0, 1), pairs[:, 1].flatten(0, 1)
-
-    def _spread(self, heads: torch.Tensor, attention: AttentionConfig) -> torch.Tensor:
-        """Queries or keys in the channel order that the layers rotate. See `spread_channels`."""
-        rotated = self._config.rope.num_rotated(attention.head_dim)
-        return spread_channels(heads, head_dim=attention.head_dim, rotated=rotated)
+        return BiasedLinear(linear, stacked(self.read, "bias")) if has_bias else linear
 
     def _head_norm(self, prefix: str, attention: AttentionConfig) -> HeadNorm:
         if not self._config.family.has_head_norm:
             return NoHeadNorm()
         query, key = (
-            self._spread(self._norm_weight(f"{prefix}{name}.weight"), attention).expand(heads, -1)
+            spread_heads(
+                self._norm_weight(f"{prefix}{name}.weight"), self._config, attention
+            ).expand(heads, -1)
             for name, heads in (("q_norm", attention.heads), ("k_norm", attention.kv_heads))
         )
         weight = torch.cat([query, key])  # [heads + kv_heads, head_dim]
@@ -377,7 +355,20 @@ class _Builder:
 
     def _linear(self, *names: str) -> Linear:
         """One projection for several weights with the same input, stacked."""
-        return self.make_linear(self.read(*names))
+
+        def stacked(read: ReadRows) -> torch.Tensor:
+            return torch.cat([read(name) for name in names])
+
+        return self._adaptable(names, stacked)
+
+    def _adaptable(self, names: Sequence[str], stack_rows: StackRows) -> Linear:
+        """A projection of the weights of these names, whose adapters are stacked like them."""
+        weights = {name: self._read_weight(name) for name in names}
+        fused = place_weight(fuse_weights(weights, stack_rows), self._device, self._dtype)
+        shape, linear = tuple(fused.shape), self.make_linear(fused)
+        if not isinstance(self.adapters, AdapterBank):
+            return linear
+        return self.adapters.adapt(linear, names, stack_rows, shape=shape)
 
     def _embedding(self) -> torch.Tensor:
         """Only the rows of a step's tokens are read, so on a CPU it stays in its file if it can."""
@@ -387,6 +378,14 @@ class _Builder:
         """The tensors, stacked, on the device in the dtype of activations."""
         stacked = torch.cat([self._read(name) for name in names])
         return stacked.to(self._device, self._dtype)
+
+    def weight(self, *names: str) -> AnyWeight:
+        """The weights of a linear layer, stacked, on the device; quantised if stored so."""
+        stacked = stack_weights([self._read_weight(name) for name in names])
+        return place_weight(stacked, self._device, self._dtype)
+
+    def _read_weight(self, name: str) -> AnyWeight:
+        return self._source.read_weight(name, self._cuts.cut(name))
 
     def _read(self, name: str) -> torch.Tensor:
         """This rank's part of a tensor, as stored."""

@@ -195,7 +195,8 @@ def _facts(
 def _adapted(buckets: Buckets, attention: AttentionPlanner, drafter: GuardedDrafter) -> Buckets:
     """The buckets with what attention can do, and what the drafter needs."""
     is_ragged = attention.capabilities.is_ragged
-    return replace(buckets, lead=drafter.facts.lead, is_ragged=is_ragged)
+    facts = drafter.facts
+    return replace(buckets, lead=facts.lead, block=facts.block, is_ragged=is_ragged)
 
 
 def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: int) -> MemoryFacts:
@@ -376,7 +377,7 @@ def _check_backend(attention: AttentionPlanner, settings: Settings, draft: Draft
 
 def _reach(host: HostSettings, draft: DraftKind) -> int:
     """Positions a row may touch: its context, and two rounds in flight past its end."""
-    return host.max_context + 2 * draft.facts.budget.reach(draft.facts.lead)
+    return host.max_context + 2 * draft.facts.reach(draft.facts.budget)
 
 
 def _largest(host: HostSettings, draft: DraftKind, buckets: Buckets) -> StepShape:

@@ -15,6 +15,7 @@ from outrider.runtime.row_samplings import RowSamplings
 from outrider.runtime.runner import AgreedStep, Runner
 from outrider.sampling.sampling_flags import joined_flags
 from outrider.step.step_sizes import joined_sizes, sizes_of
+from outrider.wire.adapter import AdapterChecks
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.runner_facts import PendingResult
 from outrider.wire.scheduled_batch import EMPTY_BATCH, ScheduledBatch
@@ -54,6 +55,10 @@ class DataRanksRunner:
     @property
     def loss(self) -> str:
         return self._others.loss
+
+    @property
+    def adapters(self) -> AdapterChecks:
+        return self._first.adapters
 
     @property
     def counts(self) -> StepCounts:

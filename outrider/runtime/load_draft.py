@@ -11,11 +11,15 @@ from outrider.config.draft_config import (
     DraftConfig,
     DraftSettings,
     check_fit,
+    fit_block,
     fit_modules,
     resolve_budget,
 )
 from outrider.config.engine_config import Arithmetic, Dtype
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
+from outrider.models.config_fields import read_fields
+from outrider.models.dflash.dflash_dialects import count_drafts, is_dflash_config
+from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.inspect_head import is_head
 from outrider.models.mtp.module_chain import ModuleChain
@@ -24,6 +28,7 @@ from outrider.models.target import AnyTarget
 from outrider.models.target_folder import read_folder
 from outrider.ops.linear.block_linear import supports_blocks
 from outrider.runtime.draft_kinds import (
+    BlockDraft,
     DraftKind,
     ModelDraft,
     ModulesDraft,
@@ -37,13 +42,18 @@ _log = logging.getLogger(__name__)
 
 
 def fit_draft(config: DraftConfig, folder: Path) -> DraftConfig:
-    """The config with tree sizes that the modules of the target can draft.
+    """The config with tree sizes that the target's modules, or a block of a head, can draft.
 
     Nothing is loaded. Memory is sized by these numbers, so this runs before all that reads them.
     """
-    if config.drafter != MTP:
+    if config.drafter == MTP:
+        return fit_modules(config, num_modules=read_folder(folder).count_modules())
+    if config.drafter in (NONE, NGRAM):
         return config
-    return fit_modules(config, num_modules=read_folder(folder).count_modules())
+    fields = read_fields(Path(config.drafter))
+    return (
+        fit_block(config, num_drafts=count_drafts(fields)) if is_dflash_config(fields) else config
+    )
 
 
 def load_draft(
@@ -83,6 +93,8 @@ def load_draft(
         ranks=ranks,
     )
     check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
+    if isinstance(model, DFlashHead):
+        return BlockDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
     return ModelDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
 
 
@@ -94,7 +106,7 @@ def _load_model(
     dtype: Dtype,
     arithmetic: Arithmetic,
     ranks: RankGroup,
-) -> AnyDraftModel:
+) -> AnyDraftModel | DFlashHead:
     """A head or a whole model, by the files of the folder."""
     if is_head(folder):
         found = read_folder(target_folder)

@@ -10,6 +10,7 @@ import torch
 
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.kv.kv_pool import ModelPool, PageFamily
+from outrider.models.adapters.adapter_bank import AdapterWeights
 from outrider.models.target import AnyTarget
 from outrider.ops.graph_break import graph_break
 from outrider.ops.sampling.grammar_mask import mask_tokens_
@@ -26,7 +27,7 @@ from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.commit import commit
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.step.attention_backend import AttentionPlanner
-from outrider.step.fill_plan import fill, resolve_lengths
+from outrider.step.fill_plan import fill, fill_adapters, resolve_lengths
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import ALL_STATES, NO_STATES
@@ -68,6 +69,11 @@ class StepProgram:
         self.state = state
         self._ranks = ranks
 
+    @property
+    def adapters(self) -> AdapterWeights:
+        """The adapter weights of the target, by slot."""
+        return self._model.adapters
+
     def __call__(self, plan: StepPlan) -> PackedOutput:
         """Run a step and return what the host reads of it."""
         state = self.state
@@ -108,6 +114,7 @@ class StepProgram:
             attention=self._attention,
             page_size=self.state.kv.layout.page_size,
         )
+        fill_adapters(plan, self.state.rows)
 
     def _sample(
         self, plan: StepPlan, tree: DraftTree, hidden_states: torch.Tensor

@@ -6,6 +6,7 @@ from outrider.runtime.rank_messages import RunStep
 from outrider.runtime.rank_processes import RankProcesses
 from outrider.runtime.runner import InFlightStep, Runner
 from outrider.structured.grammar_cache import Grammars
+from outrider.wire.adapter import AdapterChecks
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import ScheduledBatch
 
@@ -21,6 +22,10 @@ class RankedRunner:
     @property
     def grammars(self) -> Grammars:
         return self._first.grammars
+
+    @property
+    def adapters(self) -> AdapterChecks:
+        return self._first.adapters
 
     @property
     def counts(self) -> StepCounts:

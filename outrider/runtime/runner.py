@@ -21,6 +21,7 @@ from outrider.step.planner import Planner
 from outrider.step.shape import SamplingFlags, StepShape
 from outrider.step.step_sizes import StepSizes, sizes_of
 from outrider.structured.grammar_cache import Grammars
+from outrider.wire.adapter import AdapterChecks
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
 from outrider.wire.step_result import StepResult
@@ -62,6 +63,11 @@ class Runner:
         return self._program.state.grammars.grammars
 
     @property
+    def adapters(self) -> AdapterChecks:
+        """The adapters that its rows can run through."""
+        return self._program.adapters
+
+    @property
     def pages(self) -> PageFamily:
         """The pools of the target and the drafter."""
         return self._program.state.pages
@@ -87,6 +93,8 @@ class Runner:
         their own batch is empty.
         """
         with self.stream.active():
+            for load in batch.adapter_loads:
+                self._program.adapters.place(load.slot, load.adapter)
             if batch.finished:
                 self._program.drafter.remember(batch.finished)
             self._admit(batch.admissions)
@@ -129,7 +137,7 @@ class Runner:
         with self.stream.active():
             # A step that broke off can leave values that are not finite, which pools never hold.
             pages.clean(torch.unique(rows.pages))
-            for table in (rows.pages, rows.lengths, rows.last_tokens):
+            for table in (rows.pages, rows.lengths, rows.last_tokens, rows.adapters):
                 table.zero_()
             self._program.drafter.forget()
             self.stream.record_event().wait()

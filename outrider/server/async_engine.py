@@ -59,7 +59,8 @@ class AsyncEngine:
         self.meter = meter
         self._tracer = tracer
         self.frontend = Frontend(engine, tokenizer)
-        self.is_draining = False  # after a signal to end, no new request is accepted
+        self.is_leaving = False  # after a signal to end, routers shall send no new requests
+        self.is_draining = False  # then no new request is accepted
         events = ReplicaEvents(
             deliver=self._deliver,
             lost=engine.forget_prefixes,
@@ -168,6 +169,10 @@ class AsyncEngine:
                 "to the router, or to a decode server"
             )
 
+    def leave(self) -> None:
+        """Tell routers by `/health` to send requests elsewhere; those that come are answered."""
+        self.is_leaving = True
+
     def drain(self) -> None:
         """Accept no new request from now on."""
         self.is_draining = True
@@ -192,7 +197,7 @@ class AsyncEngine:
 
     def check_health(self) -> None:
         """Raise the reason why the engine cannot answer now, if there is one."""
-        if self.is_draining:
+        if self.is_leaving:
             raise ending()
         up = self._up()
         if all(each.trouble for each in up):

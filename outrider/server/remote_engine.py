@@ -11,6 +11,7 @@ from outrider.server.in_flight_request import InFlightRequest
 from outrider.server.metrics import Meter
 from outrider.server.worker_messages import Abort, StartOver, StepFailed, ToWorker
 from outrider.structured.grammar_cache import Grammars
+from outrider.wire.adapter import Adapter
 from outrider.wire.failure import FailureKind, RequestFailure
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import RunnerFacts
@@ -83,6 +84,9 @@ class RemoteEngine:
 
     def check_grammar(self, spec: GrammarSpec) -> None:
         """Do nothing: `compile_grammar` finds what is wrong without blocking a thread."""
+
+    def check_adapter(self, adapter: Adapter) -> None:
+        """Do nothing: the server checks adapters when they are loaded, and the worker again."""
 
     def compile_grammar(self, spec: GrammarSpec) -> "Future[str]":
         """Start to compile a grammar. The future may take seconds, and may hold a refusal."""

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 
 from outrider.server.choose_replica import ReplicaChooser
 from outrider.server.remote_engine import RemoteEngine
+from outrider.wire.adapter import Adapter
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.submission import Limits, RequestUpdate, Submission
@@ -58,6 +59,9 @@ class RemoteReplicas:
 
     def check_grammar(self, spec: GrammarSpec) -> None:
         self.replicas[0].check_grammar(spec)
+
+    def check_adapter(self, adapter: Adapter) -> None:
+        self.replicas[0].check_adapter(adapter)
 
     def compile_grammar(self, spec: GrammarSpec) -> "Future[str]":
         return self.replicas[0].compile_grammar(spec)

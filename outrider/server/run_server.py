@@ -17,7 +17,7 @@ from outrider.server.app import make_app
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
 from outrider.server.call_memory import MemoryBudget
 from outrider.server.heartbeat import HeartbeatLimits
-from outrider.server.http_server import HttpServer, ServerEvents
+from outrider.server.http_server import HttpServer, ServerEvents, ServerTimeouts
 from outrider.server.idle_heap import IdleHeap
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
@@ -33,15 +33,6 @@ from outrider.wire.runner_facts import OnProgress, RunnerFacts
 # Kernel buffer per client. By default a client that does not read takes megabytes.
 _SEND_BYTES = 2**17
 _UNBOUNDED = 2**31  # requests that may wait in the worker: the server bounds them before
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerTimeouts:
-    """How long the server waits."""
-
-    worker_s: float  # for one step of the worker
-    client_s: float  # for a client that sends no whole request, or does not read
-    grace_s: float  # for running answers, after a signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +143,8 @@ def _open_server(
     )
     return HttpServer(
         app,
-        ServerEvents(ready=ready, draining=async_engine.drain),
-        client_timeout_s=settings.timeouts.client_s,
-        grace_s=settings.timeouts.grace_s,
+        ServerEvents(ready=ready, leaving=async_engine.leave, draining=async_engine.drain),
+        timeouts=settings.timeouts,
         web=settings.web,
     )
 

@@ -71,6 +71,7 @@ class Buckets:
 
     page_size: int
     lead: int = 0  # positions that a draft model runs ahead of the target; it reads and writes them
+    block: int = 0  # slots that a draft model runs at once
     rows: Sizes = EXACT
     chunk_rows: Sizes = EXACT
     tokens: Sizes = EXACT  # of a step with chunks: its decode rows' nodes and its chunks together
@@ -123,7 +124,7 @@ class Buckets:
         """Keys that the longest row may read: its bound of cached tokens, and this step's own."""
         most = [sizes.last_chunk_end + self.lead] if sizes.chunks else []
         if sizes.decodes:
-            most.append(sizes.most_cached + sizes.tree.reach(self.lead))
+            most.append(sizes.most_cached + sizes.tree.reach(self.lead, self.block))
         return max(most)
 
 

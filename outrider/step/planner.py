@@ -41,7 +41,7 @@ class Binder:
     def __init__(self, arena: Arena, attention: AttentionPlanner, largest: StepShape) -> None:
         self._arena = arena
         self._attention = attention
-        for name in ("tokens", "positions", "slots"):
+        for name in ("tokens", "positions", "slots", "adapters"):
             arena.reserve(f"queries.{name}", largest.num_query, torch.int64)
         arena.reserve("queries.of_nodes", largest.num_nodes, torch.int64)
         for name in ("index", "rows", "positions"):
@@ -60,6 +60,9 @@ class Binder:
                 positions=arena.view("queries.positions", query),
                 slots=arena.view("queries.slots", query),
                 of_nodes=arena.view("queries.of_nodes", shape.rows, shape.nodes),
+                adapters=arena.view(
+                    "queries.adapters", query if shape.sampling_flags.adapters else 0
+                ),
             ),
             decode=decode,
             chunk=chunk,

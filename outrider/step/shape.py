@@ -1,6 +1,6 @@
 """The static facts of a step. Steps of equal shape run the same operations at equal addresses."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.wire.draft_budget import Budget
 
@@ -12,7 +12,7 @@ ALL_STATES = 2  # of accepted nodes and of every chunk token
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingFlags:
-    """Which parts of sampling the rows of a step need; other parts are not run.
+    """Which parts of sampling, and of the target, the rows of a step need; others are not run.
 
     Leaving a part out never changes the token of a row that does not use it.
     """
@@ -32,6 +32,7 @@ class SamplingFlags:
     trees: bool = False  # draft trees are copied to the host
     hidden_states: int = NO_STATES  # which of them are copied to the host
     predictions: bool = False  # the drafter reads predicted outputs
+    adapters: bool = False  # rows run through LoRA adapters
 
     @property
     def is_plain(self) -> bool:
@@ -75,6 +76,10 @@ class StepShape:
     @property
     def nodes(self) -> int:
         return self.tree.nodes
+
+    def without_adapters(self) -> "StepShape":
+        """The shape for the plans of a draft model: only the target has adapters."""
+        return replace(self, sampling_flags=replace(self.sampling_flags, adapters=False))
 
     @property
     def num_nodes(self) -> int:

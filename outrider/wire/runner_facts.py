@@ -30,6 +30,11 @@ class DraftFacts:
     is_adaptive: bool  # draft lengths follow the measured cost of steps, too
     is_ranked: bool  # drafts of all rows have scores, so a step can verify the best of them
     needs_finished: bool = False  # it drafts from the answers of requests that ended
+    block: int = 0  # slots that a round runs at once after the cached tokens; 0: level by level
+
+    def reach(self, tree: Budget) -> int:
+        """Positions past the cached ones that a round with such a tree may write."""
+        return tree.reach(self.lead, self.block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +91,7 @@ class RunnerFacts:
     @property
     def reach(self) -> int:
         """Positions past the cached ones that a decoding row may write in a step."""
-        return self.draft.budget.reach(self.draft.lead)
+        return self.draft.reach(self.draft.budget)
 
 
 class PendingResult(Protocol):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from outrider.wire.adapter import AdapterLoad
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling
 
@@ -17,6 +18,7 @@ class RowAdmission:
     prompt: tuple[int, ...]  # empty unless a penalty or the drafter needs it
     output: tuple[int, ...]  # emitted before a preemption; for penalties, drafter or grammar
     arrived: str = ""  # the transfer that brought its row state from another engine
+    adapter_slot: int = 0  # of the adapter that it runs through; 0 for none
     owner: int = NO_OWNER  # whose finished texts its drafts may come from
 
 
@@ -80,6 +82,7 @@ class ScheduledBatch:
     chunks: tuple[ScheduledChunk, ...]
     decodes: ScheduledDecodes
     finished: tuple[FinishedText, ...] = ()  # since the step before, if the drafter reads them
+    adapter_loads: tuple[AdapterLoad, ...] = ()
 
     @property
     def rows(self) -> tuple[int, ...]:

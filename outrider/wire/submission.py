@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from outrider.wire.adapter import NO_ADAPTER, Adapter, prefix_salt
 from outrider.wire.draft_budget import Budget
 from outrider.wire.failure import NO_FAILURE, RequestFailure
 from outrider.wire.hidden_states import NO_HIDDEN_STATES, HiddenStates
@@ -33,6 +34,12 @@ class Submission:
     priority: int = 0  # smaller goes first
     cache_salt: str = ""  # cached prefixes are shared among requests of the same salt
     transfer: TransferOrder = NO_TRANSFER
+    adapter: Adapter = NO_ADAPTER
+
+    @property
+    def prefix_salt(self) -> bytes:
+        """Cached prefixes are shared among requests that have this in common."""
+        return prefix_salt(self.adapter, self.cache_salt)
 
 
 # The next two are made for every row of every step. A named tuple costs a third of a dataclass.

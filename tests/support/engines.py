@@ -35,6 +35,7 @@ class Shape:
     device: str = "cpu"
     arithmetic: str = "fast"
     kv_dtype: str = "auto"
+    max_loras: int = 0
 
 
 def engine_of(
@@ -54,7 +55,7 @@ def engine_of(
         grammars=grammars,
         verifier=verifier,
     )
-    return Engine(runner, facts, runner.grammars)
+    return Engine(runner, facts, runner.grammars, adapters=runner.adapters)
 
 
 def settings_of(shape: Shape) -> Settings:
@@ -75,6 +76,7 @@ def settings_of(shape: Shape) -> Settings:
             max_queued=100,
             page_size=shape.page_size,
             prefix_cache=shape.prefix_cache,
+            max_loras=shape.max_loras,
         ),
         kv_dtype=shape.kv_dtype,
     )

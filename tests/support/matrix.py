@@ -8,10 +8,11 @@ from typing import Any
 
 from outrider.engine.engine import Engine
 from outrider.models.decoder import Decoder
+from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.standalone_draft import StandaloneDraft
-from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NoDraft
+from outrider.runtime.draft_kinds import BlockDraft, DraftKind, ModelDraft, ModulesDraft, NoDraft
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import (
     Ban,
@@ -66,7 +67,7 @@ MAX_TOKENS = 9
 
 # A twin is kept completely, a stranger almost never, a relative now and then.
 TARGETS = ["llama", "deepseek-v3"]  # keys and values, latents
-DRAFTERS = ["none", "twin", "relative", "stranger", "eagle", "eagle3", "mtp"]
+DRAFTERS = ["none", "twin", "relative", "stranger", "eagle", "eagle3", "dflash", "dspark", "mtp"]
 CHAINS_ONLY = ["modules"]  # one module per depth
 TREES = {
     "one-step": Budget(steps=1, topk=1, nodes=2),
@@ -85,7 +86,7 @@ class Models:
     relative: Decoder
     stranger: Decoder
     folder: Path  # of the target
-    heads: dict[str, AnyDraftModel]  # random ones, which are kept almost never
+    heads: dict[str, AnyDraftModel | DFlashHead]  # random ones, which are kept almost never
     modules: ModuleChain  # likewise, one per depth
 
     def draft(self, name: str, budget: Budget) -> DraftKind:
@@ -95,7 +96,10 @@ class Models:
         if name == "modules":
             return ModulesDraft(modules=self.modules, budget=budget)
         if name in self.heads:
-            return ModelDraft(model=self.heads[name], budget=budget)
+            head = self.heads[name]
+            if isinstance(head, DFlashHead):
+                return BlockDraft(model=head, budget=budget)
+            return ModelDraft(model=head, budget=budget)
         vocab = self.target.config.vocab_size
         return ModelDraft(model=StandaloneDraft(drafts[name], target_vocab=vocab), budget=budget)
 

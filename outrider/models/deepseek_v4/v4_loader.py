@@ -8,7 +8,6 @@ from outrider.config.engine_config import Arithmetic
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.models.cut_head import head_cut, make_head
-from outrider.models.decoder_loader import TensorSource
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
 from outrider.models.deepseek_v4.residual_streams import Collapse, Connection
 from outrider.models.deepseek_v4.v4_attention import (
@@ -44,7 +43,8 @@ from outrider.models.layers.mlp import Mlp
 from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.router import Router, TableRouter, TopKRouter
 from outrider.models.safetensors_reader import Checkpoint
-from outrider.models.tensor_cut import WHOLE, Cut
+from outrider.models.tensor_source import RenamedTensors, TensorSource
+from outrider.ops.linear.any_weight import place_weight, stack_weights
 from outrider.ops.linear.choose_linear import (
     WeightType,
     choose_linear,
@@ -79,7 +79,7 @@ def load_v4(
             integers={stored.get(name, name) for name in integer_names(config)},
             among=lambda name: name in own,
         )
-        source = Renamed(checkpoint, stored)
+        source = RenamedTensors(checkpoint, stored.__getitem__)
         return build_v4(
             config, source, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks
         )
@@ -99,17 +99,6 @@ def build_v4(
         config, source, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks
     )
     return builder.build()
-
-
-class Renamed:
-    """A tensor source that is read by the names of the hub."""
-
-    def __init__(self, source: TensorSource, stored: dict[str, str]) -> None:
-        self._source = source
-        self._stored = stored
-
-    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
-        return self._source.read(self._stored[name], cut)
 
 
 class V4Builder:
@@ -279,7 +268,8 @@ class V4Builder:
 
     def linear(self, *names: str) -> Linear:
         """One linear layer for several weights that share their input, stacked."""
-        return self._make_linear(self.read(*names))
+        parts = [self._source.read_weight(name, self._cuts.cut(name)) for name in names]
+        return self._make_linear(place_weight(stack_weights(parts), self._device, self._dtype))
 
     def read(self, *names: str) -> torch.Tensor:
         """The tensors, one below the other, on the device in the type of activations."""

@@ -83,21 +83,6 @@ class SplitProjection:
         return heads[:, : config.heads], gates
 
 
-class KeyValueProjection:
-    """The keys and values of a layer alone, for tokens whose own output is not needed."""
-
-    def __init__(self, config: AttentionConfig, *, kv: Linear, head_norm: HeadNorm) -> None:
-        self._config = config
-        self._kv = kv
-        self._head_norm = head_norm  # of keys
-
-    def write(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
-        """Write rotated keys, and values, of every query token to the pool."""
-        num_query = step.slots.shape[0]
-        heads = self._kv(x)[:num_query].view(num_query, -1, self._config.head_dim)
-        rotate_and_store(heads, step.rotation, self._head_norm, layer, step.slots)
-
-
 class OutputGate(Protocol):
     """Scales the output of every head."""
 
