@@ -162,12 +162,8 @@ class LLM:
             lora=lora_config(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=_limits(context, max_num_seqs, max_num_batched_tokens),
-            cache=CacheConfig(
-                page_size=block_size,
-                kv_tokens=kv_tokens,
-                prefix=enable_prefix_caching,
-                memory_share=gpu_memory_utilization,
-                kv_dtype=flags.get("kv_cache_dtype", "auto"),
+            cache=_cache(
+                flags, block_size, kv_tokens, enable_prefix_caching, gpu_memory_utilization
             ),
             execution=_execution(
                 executor, flags.get("enforce_eager", enforce_eager), depth, record, deterministic
@@ -334,6 +330,22 @@ def _limits(
 ) -> LimitsConfig:
     context: int | Auto = "auto" if max_model_len is None else max_model_len
     return LimitsConfig(context=context, rows=max_num_seqs, step_tokens=step_tokens)
+
+
+def _cache(
+    flags: Mapping[str, Any],
+    page_size: int | Auto,
+    kv_tokens: int | Auto,
+    prefix: bool,
+    memory_share: float,
+) -> CacheConfig:
+    return CacheConfig(
+        page_size=page_size,
+        kv_tokens=kv_tokens,
+        prefix=prefix,
+        memory_share=memory_share,
+        kv_dtype=flags.get("kv_cache_dtype", "auto"),
+    )
 
 
 def _execution(
