@@ -23,6 +23,7 @@ from outrider.cli import (
 )
 from outrider.cli.config_file import with_config_file
 from outrider.cli.grouped_help import GroupedHelp
+from outrider.cli.repeated_values import repeat_flags
 from outrider.errors import OutriderError
 
 # Versions of typer have the parser's errors in different modules; all have this subclass.
@@ -103,7 +104,7 @@ def _expand(arguments: list[str]) -> list[str]:
         for each in command.params
         for name in each.opts
     }
-    return with_config_file(arguments, flags)
+    return repeat_flags(with_config_file(arguments, flags))
 
 
 def _as_given(arguments: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ from outrider.config.engine_config import (
     ExecutionConfig,
     Executor,
     LimitsConfig,
+    LoraConfig,
     NodesConfig,
     ParallelConfig,
     RankBackend,
@@ -144,6 +145,14 @@ class ModelFlags:
             "--enable-dp-attention",
         ),
     ] = False
+    enable_lora: Annotated[bool, _flag("Let requests name LoRA adapters.", "--enable-lora")] = False
+    max_loras: Annotated[
+        int,
+        _flag("Adapters in one step.", "--max-loras", "--max-loras-per-batch", least=1),
+    ] = LoraConfig().max_loras
+    max_lora_rank: Annotated[int, _flag("Largest rank of an adapter.", least=1)] = (
+        LoraConfig().max_rank
+    )
     nnodes: Annotated[
         int, _flag("Machines that compute the model together.", "--nnodes", least=1)
     ] = 1
@@ -184,6 +193,7 @@ class ModelFlags:
             "executor": self.chosen_executor,
             "max_num_seqs": self.max_num_seqs or "auto",
             "depth": "auto" if self.depth is None else self.depth,
+            "enable_lora": self.enable_lora,
         }
         return LLM(
             self.model,
@@ -205,6 +215,8 @@ class ModelFlags:
             data_parallel_size=self.data_parallel_size,
             enable_expert_parallel=self.enable_expert_parallel,
             rank_timeout=self.rank_timeout,
+            max_loras=self.max_loras,
+            max_lora_rank=self.max_lora_rank,
             nnodes=self.nnodes,
             node_rank=self.node_rank,
             dist_init_addr=self.dist_init_addr,
@@ -268,4 +280,9 @@ class ModelFlags:
                 step_tokens=self.max_num_batched_tokens or "auto",
             ),
             draft=draft,
+            lora=LoraConfig(
+                is_enabled=self.enable_lora,
+                max_loras=self.max_loras,
+                max_rank=self.max_lora_rank,
+            ),
         )

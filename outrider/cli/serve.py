@@ -19,6 +19,7 @@ from outrider.config.engine_config import (
 from outrider.config.install_hint import install_hint
 from outrider.config.kv_events_config import parse_kv_events
 from outrider.config.log_settings import LogFormat, LogLevel, LogSettings
+from outrider.config.lora_checks import check_lora, parse_module
 from outrider.config.parallel_checks import check_parallel
 from outrider.config.role_checks import check_role
 from outrider.errors import ConfigError
@@ -105,6 +106,16 @@ class ServerFlags:
     disaggregation_transfer_backend: Annotated[
         TransferBackend, _flag("What moves the KV of prompts between servers.")
     ] = WHOLE_REQUESTS.backend
+
+    lora_modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lora-modules",
+            "--lora-paths",
+            help="Adapters that are loaded at start: NAME=PATH, one or several.",
+            rich_help_panel="Server",
+        ),
+    ] = None
 
     kv_events_config: Annotated[
         str, _flag("JSON, as in vLLM: where events of the prefix cache are published.")
@@ -193,6 +204,9 @@ def serve(
         disaggregation=server_flags.role,
         kv_events=parse_kv_events(server_flags.kv_events_config),
     )
+    modules = tuple(parse_module(each) for each in server_flags.lora_modules or ())
+    config = replace(config, lora=replace(config.lora, modules=modules))
+    check_lora(config.lora)
     check_parallel(config.parallel)
     check_role(config)
     _check_installation()

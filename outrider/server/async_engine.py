@@ -20,6 +20,7 @@ from outrider.server.remote_replicas import RemoteReplicas
 from outrider.server.replica import Replica, ReplicaEvents
 from outrider.server.request_handle import RequestHandle
 from outrider.server.request_traces import RequestTracer
+from outrider.wire.adapter import NO_ADAPTER, Adapter
 from outrider.wire.engine_stats import EngineStats, joined_replicas
 from outrider.wire.runner_facts import RankFacts
 from outrider.wire.sleep_level import SleepLevel, SleepMode, SleepTag
@@ -103,7 +104,10 @@ class AsyncEngine:
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     async def prepare(
-        self, read: Callable[[], Sequence[PromptRequest]], admit: Admit
+        self,
+        read: Callable[[], Sequence[PromptRequest]],
+        admit: Admit,
+        adapter: Adapter = NO_ADAPTER,  # of requests that have none of their own
     ) -> Sequence[PreparedRequest]:
         """The requests that `read` finds in a body, prepared once `admit` has room for their cost.
 
@@ -112,6 +116,8 @@ class AsyncEngine:
         grammar is compiled after the other, so an HTTP request fills one place of the compiler.
         """
         requests = await self.run_in_thread(read)
+        if adapter.is_wanted:
+            requests = [replace(each, adapter=adapter) for each in requests]
         limits = CallLimits(
             outputs=self.engine.max_requests, hidden_size=self.engine.facts.hidden_size
         )
@@ -220,6 +226,12 @@ class AsyncEngine:
         for number in range(len(self.replicas)):
             self.engine.forget_prefixes(number)
         return joined_replicas(stats)
+
+    async def check_adapter(self, adapter: Adapter) -> None:
+        """Refuse an adapter that a worker cannot use."""
+        reasons = await asyncio.gather(*(each.check_adapter(adapter) for each in self._up()))
+        if any(reasons):
+            raise RequestError(next(filter(None, reasons)))
 
     async def sleep(self, level: SleepLevel, mode: SleepMode) -> None:
         """Let requests wait, and all workers sleep."""

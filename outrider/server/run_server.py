@@ -7,9 +7,10 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from outrider.config.engine_config import LoraConfig
 from outrider.config.log_settings import LogSettings
 from outrider.config.node_address import listen_for_nodes
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, RequestError
 from outrider.frontend.open_model import OpenedModel
 from outrider.frontend.tokenizer.read_vocabulary import vocabulary_of
 from outrider.server.answer_request import ServedModel
@@ -23,6 +24,8 @@ from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.remote_replicas import RemoteReplicas
 from outrider.server.request_traces import open_tracer
+from outrider.server.routes.adapter_routes import load_adapter
+from outrider.server.served_adapters import ServedAdapters
 from outrider.server.status_log import log_status
 from outrider.server.supervisor import Supervisor
 from outrider.server.web_settings import WebSettings
@@ -105,10 +108,15 @@ async def _serve(
         async_engine = AsyncEngine(
             RemoteReplicas(engines), tokenizer, meter, settings.rules, tracer
         )
+        model = replace(
+            settings.model,
+            sampling_defaults=opened.sampling_defaults,
+            adapters=ServedAdapters(is_enabled=opened.config.lora.is_enabled),
+        )
         server = _open_server(
             settings,
             async_engine,
-            replace(settings.model, sampling_defaults=opened.sampling_defaults),
+            model,
             ready=lambda: display.ready(_url(listener, settings.web), all_facts),
         )
         runs = zip(supervisors, async_engine.replicas, strict=True)
@@ -116,6 +124,7 @@ async def _serve(
         reporting = asyncio.create_task(log_status(meter))
         # Without a worker no request could be answered.
         supervising.add_done_callback(lambda _: server.end_now())
+        await _load_adapters(async_engine, model, opened.config.lora)
         await server.serve([listener])
         reporting.cancel()
         supervising.cancel()
@@ -125,6 +134,15 @@ async def _serve(
     finally:
         tracer.close()
         await asyncio.gather(*(each.stop() for each in supervisors))
+
+
+async def _load_adapters(async_engine: AsyncEngine, model: ServedModel, config: LoraConfig) -> None:
+    """Load the adapters that the server starts with; it ends if one cannot be used."""
+    for name, path in config.modules:
+        try:
+            await load_adapter(async_engine, model, name, path)
+        except RequestError as error:
+            raise ConfigError(f"--lora-modules {name}: {error}") from error
 
 
 def _open_server(

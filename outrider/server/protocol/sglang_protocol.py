@@ -63,6 +63,7 @@ class GenerateRequest(TransferFields):
     stream: bool | None = None
     rid: str | Each[str] | None = None
     priority: int | None = None
+    lora_path: str | Each[str | None] | None = None  # the name of an adapter
     cache_salt: str | None = None
     extra_key: str | None = None
     speculative: bool | str | Json | None = None  # an extension of ours
@@ -85,6 +86,11 @@ class GenerateRequest(TransferFields):
             return [TextPrompt(text) for text in texts]
         ids: Any = [self.input_ids] if self.is_single else self.input_ids
         return [TokenPrompt(tuple(each)) for each in ids]
+
+    @property
+    def lora_paths(self) -> list[str | None]:
+        """The name of the adapter of each prompt."""
+        return _each("lora_path", self.lora_path or None, len(self.prompts))
 
     def params(self, defaults: SamplingDefaults = NO_DEFAULTS) -> list[SamplingParams]:
         """One set of parameters per prompt. Prompts with equal parameters share one object."""

@@ -43,13 +43,15 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
     @router.post("/v1/completions", response_model=CompletionAnswer)
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         """Continue one prompt or several, whole or as server-sent events."""
-        model.check(body.model)
+        served = model.choose(body.model, body.lora_path)
         body.check()
-        body = model.fill(body)
+        body = served.fill(body)
         admit = memory_of(request).admit
         role = async_engine.rules.role
-        prepared = await async_engine.prepare(lambda: body.split(role, read_requests(body)), admit)
-        envelope = model.envelope("cmpl", body.given_name)
+        prepared = await async_engine.prepare(
+            lambda: body.split(role, read_requests(body)), admit, served.adapter
+        )
+        envelope = served.envelope("cmpl", body.given_name)
         writer = CompletionWriter(envelope, body, async_engine.tokenizer)
         names = (envelope.id, body.given_name)
         if body.stream:
