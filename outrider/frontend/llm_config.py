@@ -23,9 +23,9 @@ from outrider.errors import ConfigError
 
 def own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig:
     """The draft configuration. Arguments other than "auto" replace its fields."""
-    for name in ("adaptive", "check"):
-        if arguments[name] not in ("auto", True, False):
-            raise ConfigError(f"{name} must be True, False or 'auto', got {arguments[name]!r}")
+    for field, name in (("adaptive", "adaptive"), ("check", "check_draft")):
+        if arguments[field] not in ("auto", True, False):
+            raise ConfigError(f"{name} must be True, False or 'auto', got {arguments[field]!r}")
     config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
     return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
 
@@ -67,6 +67,7 @@ def cache_config(
     prefix: bool,
     memory_share: float,
 ) -> CacheConfig:
+    """The paged KV cache."""
     return CacheConfig(
         page_size=page_size,
         kv_tokens=kv_tokens,
