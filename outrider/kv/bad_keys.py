@@ -25,7 +25,8 @@ def recompute_without_bad_keys(
     stored: torch.Tensor,  # [vectors * rows, keys, dim]
     layer: torch.Tensor,  # [pages, page_size, vectors, dim] where it is stored
     slots: torch.Tensor,  # [rows, keys]
-    mask: torch.Tensor,  # [rows, width, keys]
+    mask: torch.Tensor,  # [rows, width, keys] of this layer
+    whole: torch.Tensor,  # [rows, width, keys] as if the layer had no sliding window
     out: torch.Tensor,  # [rows * width, heads, channels] overwritten if it is not finite
 ) -> None:
     """Compute again without keys that are not finite; queries that see one of them get NaN.
@@ -41,7 +42,7 @@ def recompute_without_bad_keys(
     finite = by_row.masked_fill(is_bad[:, :, None], 0.0).view_as(stored)
     out.copy_(attend(query, finite))
     out.masked_fill_(sees_bad[:, None, None], math.nan)
-    _zero_unseen_(layer, slots, is_bad, is_seen.any(1))
+    _zero_unseen_(layer, slots, is_bad, (whole == 0).any(1))
 
 
 def _zero_unseen_(

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from outrider.models.layers.rotary_embedding import attention_factor, scaled_frequencies
-from outrider.models.model_config import RopeConfig
+from outrider.models.rope_config import RopeConfig
 
 AttentionKind = Literal["dense", "flex"]
 

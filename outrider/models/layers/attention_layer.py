@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from outrider.models.model_config import AttentionConfig
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.attention.kv_codes import is_narrow, store_codes
 from outrider.ops.fixed_activations import sigmoid
 from outrider.ops.linear.linear import Linear
@@ -112,12 +113,12 @@ class SelfAttention:
     """Owns the projection, the gate and the output projection."""
 
     def __init__(
-        self, config: AttentionConfig, *, project: Projection, gate: OutputGate, output: Linear
+        self, *, project: Projection, gate: OutputGate, output: Linear, rule: AttentionRule
     ) -> None:
         self.project = project
         self.gate = gate
         self.output = output
-        self.scale = config.head_dim**-0.5
+        self.rule = rule
 
     def __call__(
         self,
@@ -127,7 +128,7 @@ class SelfAttention:
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
         queries, gates = project_and_store(self.project, x, layer, step)
-        out = self.gate(step.backend.run(queries, layer, step.plan, self.scale), gates)
+        out = self.gate(step.backend.run(queries, layer, step.plan, self.rule), gates)
         return self.output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
 
     def write_kv(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.attention.kv_codes import code_values, is_narrow
 from outrider.ops.attention.ordered_attention import SeenKeys
 from outrider.ops.compiled.attend_keys import ENTRY_BYTES, attend_rows
@@ -13,13 +13,6 @@ from outrider.ops.compiled.thread_team import run_team
 from outrider.ops.graph_break import graph_break
 
 _FUNCTION = int(attend_rows.address)
-
-
-@cache
-def _code_function() -> int:
-    from outrider.ops.compiled.attend_codes import attend_code_rows  # compiles: few need it
-
-    return int(attend_code_rows.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +38,12 @@ def attend_in_place(
     groups: Sequence[QueryGroup],  # of all query tokens
     *,
     layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim] float32, or codes
-    scale: float,
+    rule: AttentionRule,
 ) -> torch.Tensor:  # [num_query, heads, head_dim]
     """Attention of every query token over the keys that it sees."""
     out = torch.empty(query.shape, dtype=query.dtype)
-    graph_break(_attend, query, groups, layer, torch.tensor(scale, dtype=torch.float32), out)
+    factors = torch.tensor([rule.scale, rule.soft_cap], dtype=torch.float32)
+    graph_break(_attend, query, groups, layer, rule.window, factors, out)
     return out
 
 
@@ -63,18 +57,15 @@ def _attend(
     query: torch.Tensor,
     groups: Sequence[QueryGroup],
     layer: torch.Tensor,
-    factor: torch.Tensor,  # [] float32
+    window: int,
+    factors: torch.Tensor,  # [2] float32 scale, soft cap
     out: torch.Tensor,
 ) -> None:
     scratch = torch.empty(key_scratch_bytes(groups), dtype=torch.uint8)
     assert query.stride(2) == 1
     assert query.stride(1) == query.shape[2]
-    table: tuple[int, ...] = ()
-    function = _FUNCTION
-    if is_narrow(layer):
-        table, function = (code_values(layer.dtype).data_ptr(),), _code_function()
     run_team(
-        function,
+        _FUNCTION,
         (
             len(groups),
             query.data_ptr(),
@@ -83,10 +74,11 @@ def _attend(
             layer.shape[2],
             layer.shape[3],
             layer.data_ptr(),
-            factor.data_ptr(),
+            factors.data_ptr(),
+            window,
             out.data_ptr(),
             scratch.data_ptr(),
-            *table,
+            code_values(layer.dtype).data_ptr() if is_narrow(layer) else 0,
             *(field for group in groups for field in group.fields),
         ),
     )
