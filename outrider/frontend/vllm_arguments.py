@@ -46,6 +46,7 @@ class OtherArguments(TypedDict, total=False):
     # vLLM's, with the only value that it can have
     trust_remote_code: bool
     enable_sleep_mode: bool  # of vLLM, without effect: every model can sleep
+    enable_prompt_embeds: bool  # likewise: every model takes them
 
 
 _ONLY: dict[str, Any] = {"trust_remote_code": False}

@@ -22,6 +22,7 @@ from outrider.models.paged_layout import paged_layout
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_cache import RecurrentLayout, RecurrentPool
 from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.place_embeds import place_embeds_
 from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.sampling.widen_logits import widen_logits
 from outrider.step.attention_backend import AttentionBackend
@@ -182,6 +183,9 @@ class Decoder:
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
         self.adapters.begin(queries.adapters, tokens.shape[0])
         hidden_states = F.embedding(tokens, parts.embedding)
+        if plan.shape.has_embeds:
+            embeds, of_chunks = plan.embeds, slice(plan.shape.num_decode_query, num_query)
+            place_embeds_(hidden_states[of_chunks], embeds.vectors, embeds.is_embedded)
         aux_hidden_states = hidden_states.new_empty(num_query, self._aux_width(aux_layers))
         aux = AuxStates(layers=aux_layers.layers, out=aux_hidden_states)
         hidden_states = self._stack(

@@ -39,6 +39,7 @@ from outrider.step.buckets import Buckets, device_buckets, largest_shape
 from outrider.step.choose_executor import make_executor
 from outrider.step.device_stream import DeviceStream, open_device_stream
 from outrider.step.executor import EagerExecutor, Executor
+from outrider.step.input_embeds import EmbedsBuffer
 from outrider.step.planner import Planner
 from outrider.step.row_table import RowTable
 from outrider.step.shape import ChunkShape, StepShape
@@ -162,7 +163,7 @@ def _assemble(
         ranks=loaded.ranks,
     )
     with _enough_memory(settings.host):
-        planner = _planner(program, attention, room, buckets)
+        planner = _planner(program, attention, room, buckets, loaded.model.embedding)
     # Captured graphs hold addresses: no graph may be captured before the pages are final.
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
@@ -185,6 +186,7 @@ def _facts(
         memory=memory,
         vocab_size=loaded.model.config.vocab_size,
         hidden_size=loaded.model.embedding.shape[1],
+        takes_embeds=loaded.model.config.takes_embeds,
         draft=draft,
         max_chunks=MAX_CHUNKS,
         host=settings.host,
@@ -347,14 +349,22 @@ def _planner(
     attention: AttentionPlanner,
     room: DraftRoom,
     buckets: Buckets,
+    embedding: torch.Tensor,  # [vocab, hidden]
 ) -> Planner:
+    arena = Arena(room.sampling.seed.device)
     return Planner(
-        arena=Arena(room.sampling.seed.device),
+        arena=arena,
         attention=attention,
         draft=program.drafter,
         table=program.state.rows,
         buckets=buckets,
         largest=room.largest,
+        embeds=EmbedsBuffer(
+            arena,
+            most_tokens=room.largest.chunk.tokens,
+            hidden_size=embedding.shape[1],
+            dtype=embedding.dtype,
+        ),
     )
 
 
