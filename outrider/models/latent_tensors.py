@@ -14,7 +14,8 @@ from outrider.models.layers.mla import (
     WholeQueries,
     score_scale,
 )
-from outrider.models.model_config import LatentConfig, RopeConfig
+from outrider.models.model_config import LatentConfig
+from outrider.models.rope_config import RopeConfig
 from outrider.ops.linear.any_weight import AnyWeight, rearrange_rows, stack_weights
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
