@@ -5,6 +5,7 @@ from torch.autograd import profiler
 
 from outrider.kv.reference_attention import ReferenceAttention, ReferencePlan
 from outrider.ops.attention.attend_in_place import QueryGroup, attend_in_place
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.tree.place_nodes import node_of_query
 from outrider.step.plan import AttentionPlan
 
@@ -17,13 +18,13 @@ class CompiledAttention(ReferenceAttention):
         query: torch.Tensor,  # [num_query, heads, head_dim]
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         plan: AttentionPlan,
-        scale: float,
+        rule: AttentionRule,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
         groups = query_groups(plan)
         if profiler._is_profiler_enabled:  # it sees operations of torch; a name costs 6 us
             with profiler.record_function("compiled attention"):
-                return attend_in_place(query, groups, layer=layer, scale=scale)
-        return attend_in_place(query, groups, layer=layer, scale=scale)
+                return attend_in_place(query, groups, layer=layer, rule=rule)
+        return attend_in_place(query, groups, layer=layer, rule=rule)
 
 
 def query_groups(plan: AttentionPlan) -> tuple[QueryGroup, ...]:

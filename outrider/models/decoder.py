@@ -22,6 +22,7 @@ from outrider.models.paged_layout import paged_layout
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_cache import RecurrentLayout, RecurrentPool
 from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.place_embeds import place_embeds_
 from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.sampling.widen_logits import widen_logits
 from outrider.step.attention_backend import AttentionBackend
@@ -36,6 +37,7 @@ class DecoderLayer:
     attention: Attention
     mlp_norm: Norm
     mlp: FeedForward
+    rotary: int = 0  # index of its rotary embedding among those of the stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +61,16 @@ class LayerStack:
         stream: torch.Tensor,  # [n, hidden] the residual of the first layer; may be overwritten
         stored: Sequence[Any],  # the cache of each layer
         *,
-        step: AttentionStep,
+        steps: Sequence[AttentionStep],  # one for each rotary embedding
         feed: FeedStep,
         aux: AuxStates,
     ) -> torch.Tensor:  # [num_query or n, hidden]
         """The residual stream after all layers; writes the KV of every query token."""
-        if self._compiled is not None and self._compiled.can_run(step.backend, stored):
-            return self._compiled(x, stream, stored, step, aux.layers, aux.out)
+        if self._compiled is not None and self._compiled.can_run(steps[0].backend, stored):
+            return self._compiled(x, stream, stored, steps[0], aux.layers, aux.out)
         _copy_aux(aux, 0, stream)
         for number, (layer, cache) in enumerate(zip(self._layers, stored, strict=True), start=1):
-            stream = layer.attention(layer.attention_norm(x), stream, cache, step)
+            stream = layer.attention(layer.attention_norm(x), stream, cache, steps[layer.rotary])
             stream = x = layer.mlp(layer.mlp_norm(stream), stream, feed)
             _copy_aux(aux, number, stream)
         return stream
@@ -76,6 +78,8 @@ class LayerStack:
 
 def stack_layers(layers: Sequence[DecoderLayer]) -> LayerStack:
     """The layers in the fastest form that they have."""
+    if any(layer.rotary for layer in layers):  # the compiled form has one rotary embedding
+        return LayerStack(layers, None)
     return LayerStack(layers, compile_layers([(layer.attention, layer.mlp) for layer in layers]))
 
 
@@ -84,7 +88,7 @@ class DecoderParts:
     """All weights of a decoder, ready to compute with."""
 
     embedding: torch.Tensor  # [vocab, hidden]
-    rotary: RotaryEmbedding
+    rotaries: tuple[RotaryEmbedding, ...]  # that layers have
     layers: tuple[DecoderLayer, ...]
     norm: Norm
     head: Linear
@@ -128,7 +132,8 @@ class Decoder:
 
     @property
     def rotary(self) -> RotaryEmbedding:
-        return self._parts.rotary
+        """Of the first layer."""
+        return self._parts.rotaries[0]
 
     def layout(
         self, *, page_size: int, nodes: int
@@ -164,21 +169,27 @@ class Decoder:
         """The final hidden state of every query token, and its aux hidden states; writes the KV."""
         parts, queries = self._parts, plan.queries
         num_query = queries.tokens.shape[0]
-        step = AttentionStep(
-            rotation=parts.rotary.at(queries.positions),
-            slots=queries.slots,
-            backend=attention,
-            plan=plan.attention,
-        )
+        steps = [
+            AttentionStep(
+                rotation=rotary.at(queries.positions),
+                slots=queries.slots,
+                backend=attention,
+                plan=plan.attention,
+            )
+            for rotary in parts.rotaries
+        ]
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=kv.layout.page_size)
         # Rows past num_query only give linear layers a faster size; attention never sees them.
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
         self.adapters.begin(queries.adapters, tokens.shape[0])
         hidden_states = F.embedding(tokens, parts.embedding)
+        if plan.shape.has_embeds:
+            embeds, of_chunks = plan.embeds, slice(plan.shape.num_decode_query, num_query)
+            place_embeds_(hidden_states[of_chunks], embeds.vectors, embeds.is_embedded)
         aux_hidden_states = hidden_states.new_empty(num_query, self._aux_width(aux_layers))
         aux = AuxStates(layers=aux_layers.layers, out=aux_hidden_states)
         hidden_states = self._stack(
-            hidden_states, hidden_states, kv.layers, step=step, feed=feed, aux=aux
+            hidden_states, hidden_states, kv.layers, steps=steps, feed=feed, aux=aux
         )
         hidden_states = parts.norm(hidden_states[:num_query])
         if aux_layers.final:

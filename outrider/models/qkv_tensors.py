@@ -7,25 +7,25 @@ import torch
 from outrider.models.decoder_tensors import QKV
 from outrider.models.model_config import AttentionConfig, ModelConfig
 from outrider.models.partial_rope_tensors import spread_channels
+from outrider.models.rope_config import RopeConfig
 
 
 def stack_qkv(
     read: Callable[[str], torch.Tensor],  # weight, bias or adapter rows of q_proj, k_proj, v_proj
     config: ModelConfig,  # of this rank
     attention: AttentionConfig,
+    rope: RopeConfig,  # of the layer
 ) -> torch.Tensor:  # [rows, ...]
     """Queries, keys, values, then the gates of attention's output where the model has them."""
     query, key, value = (read(name) for name in QKV)
     query, gate = _split_gate(query, config, attention)
-    rotated = spread_heads(query, config, attention), spread_heads(key, config, attention)
+    rotated = spread_heads(query, attention, rope), spread_heads(key, attention, rope)
     return torch.cat([*rotated, value, gate])
 
 
-def spread_heads(
-    heads: torch.Tensor, config: ModelConfig, attention: AttentionConfig
-) -> torch.Tensor:
+def spread_heads(heads: torch.Tensor, attention: AttentionConfig, rope: RopeConfig) -> torch.Tensor:
     """Queries or keys in the channel order that the layers rotate. See `spread_channels`."""
-    rotated = config.rope.num_rotated(attention.head_dim)
+    rotated = rope.num_rotated(attention.head_dim)
     return spread_channels(heads, head_dim=attention.head_dim, rotated=rotated)
 
 

@@ -17,10 +17,12 @@ from outrider.models.quantised.find_packed import UNUSED, PackedWeight, find_pac
 from outrider.models.quantised.packed_weights import Parts
 from outrider.models.quantised.quantisation import Quantisation, read_quantisation
 from outrider.models.quantised.quantise_at_load import Fp8Rows, is_projection
-from outrider.models.quantised.widen_cut import widen_cut
+from outrider.models.quantised.read_cut import read_cut
 from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.models.text_model_fields import FLAT, Nesting
 from outrider.ops.compiled.find_blocks import has_blocks
+from outrider.ops.linear.any_weight import AnyWeight, widened
+from outrider.ops.linear.quantised_weight import QuantisedWeight
 
 T = TypeVar("T")
 
@@ -166,14 +168,30 @@ class Checkpoint:
         if self._resident_bytes > _MOST_RESIDENT:
             self._release()
         tensor = self._widened(name, cut) if name in self._packed else cut.of(self._view(name))
-        if not is_finite(tensor):
-            self._non_finite.add(self._nesting.stored_name(name))
+        self._warn_unless_finite(name, tensor)
         return tensor
+
+    def read_weight(self, name: str, cut: Cut = WHOLE) -> AnyWeight:
+        """One weight or a part of it: a quantised one in its codes, others as by `read`."""
+        if name not in self._packed:
+            return self.read(name, cut)
+        if self._resident_bytes > _MOST_RESIDENT:
+            self._release()
+        form = self._packed[name].form
+        weight = self._explained(name, lambda parts: read_cut(form, parts, cut))
+        self._warn_unless_finite(name, weight)
+        return weight
+
+    def _warn_unless_finite(self, name: str, weight: AnyWeight) -> None:
+        """Remember a weight that is not finite, for the log line at the end."""
+        is_number = weight.is_finite() if isinstance(weight, QuantisedWeight) else is_finite(weight)
+        if not is_number:
+            self._non_finite.add(self._nesting.stored_name(name))
 
     def _widened(self, name: str, cut: Cut) -> torch.Tensor:
         """The numbers of a quantised weight, or of a part of it, in float32."""
         form = self._packed[name].form
-        return self._explained(name, lambda parts: widen_cut(form, parts, cut))
+        return self._explained(name, lambda parts: widened(read_cut(form, parts, cut)))
 
     def _explained(self, name: str, read: Callable[[Parts], T]) -> T:
         """What `read` finds in the parts of a quantised weight; an error names the weight."""

@@ -21,6 +21,7 @@ from outrider.models.layers.gated_activation import SplitGate
 from outrider.models.layers.mlp import FeedStep, Mlp
 from outrider.models.layers.normed_linear import gate_behind, project_behind
 from outrider.models.model_config import AttentionConfig
+from outrider.ops.attention.attention_rule import WHOLE_TEXT, AttentionRule
 from outrider.ops.linear.block_linear import eight_bit_linear
 from outrider.ops.linear.linear import PlainLinear
 from outrider.ops.norm_rope.head_norm import NoHeadNorm
@@ -41,7 +42,7 @@ CASES = {
 }
 
 
-def layer_of(input_size, linear=eight_bit_linear):
+def layer_of(input_size, linear=eight_bit_linear, window=WHOLE_TEXT):
     sizes = {"qkv": (CONFIG.heads + 2 * CONFIG.kv_heads) * CONFIG.head_dim, "gate_up": 2 * MIDDLE}
     qkv = linear(torch.randn(sizes["qkv"], input_size) / 8)
     apart = SplitProjection(CONFIG, qkv=qkv, head_norm=NoHeadNorm())
@@ -51,7 +52,12 @@ def layer_of(input_size, linear=eight_bit_linear):
     output = linear(torch.randn(HIDDEN, CONFIG.heads * CONFIG.head_dim) / 8)
     return DecoderLayer(
         attention_norm=attention_norm,
-        attention=SelfAttention(CONFIG, project=project, gate=NoGate(), output=output),
+        attention=SelfAttention(
+            project=project,
+            gate=NoGate(),
+            output=output,
+            rule=AttentionRule(scale=CONFIG.head_dim**-0.5, window=window),
+        ),
         mlp_norm=mlp_norm,
         mlp=Mlp(gate=gate, down=linear(torch.randn(HIDDEN, MIDDLE) / 8)),
     )
@@ -84,7 +90,7 @@ class Run:
         x = stream if input_size == HIDDEN else torch.randn(num, input_size)
         self.pools = [case.layer.clone() for _ in range(LAYERS)]
         pools = self.pools[: 1 if input_size != HIDDEN else LAYERS]
-        self.stream = stack(x, stream, pools, step=step, feed=feed, aux=aux)
+        self.stream = stack(x, stream, pools, steps=[step], feed=feed, aux=aux)
         self.aux = aux.out
 
     def __eq__(self, other):
@@ -138,3 +144,9 @@ def test_numbers_that_are_not_finite_stay_in_their_row():
     assert found.stream[2].isnan().all()
     others = [0, 1, 3, 4]
     assert torch.equal(found.stream[others], expected.stream[others])
+
+
+def test_layers_with_sliding_windows_see_their_windows():
+    layers = [*layers_of()[1:], layer_of(HIDDEN, window=5)]
+    assert Run(stack_layers(layers), CASES["rows"]) == Run(LayerStack(layers, None), CASES["rows"])
+    assert compile_layers([(layer.attention, layer.mlp) for layer in layers]) is None

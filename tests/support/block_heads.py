@@ -168,11 +168,17 @@ class BlockOracle:
         states = self.run_block(tokens)
         drafts, before = [], tokens[-1]
         for depth in range(steps):
-            state = states[self._variant.first + depth]
-            logits = state @ self._model.lm_head.weight.T + self._bias(state, before)
-            before = int(logits.argmax())
+            before = int(self._logits(states, depth, before).argmax())
             drafts.append(before)
         return drafts
+
+    def slot_logits(self, tokens: list[int], depth: int, before: int) -> torch.Tensor:  # [vocab]
+        """Logits of the draft at a depth, which counts from 0, after the token before it."""
+        return self._logits(self.run_block(tokens), depth, before)
+
+    def _logits(self, states: torch.Tensor, depth: int, before: int) -> torch.Tensor:  # [vocab]
+        state = states[self._variant.first + depth]
+        return state @ self._model.lm_head.weight.T + self._bias(state, before)
 
     def _bias(self, state: torch.Tensor, before: int) -> torch.Tensor | float:
         weights = self._weights

@@ -11,10 +11,13 @@ from support.tiny import tiny_model
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
-def save_adapter(family: str, folder: Path, *, seed: int = 0, **fields: object) -> PreTrainedModel:
-    """Save an adapter of `tiny_model(family)`, and return PEFT's model with it."""
+def save_adapter(
+    family: str | PreTrainedModel, folder: Path, *, seed: int = 0, **fields: object
+) -> PreTrainedModel:
+    """Save an adapter of a model, or of `tiny_model(family)`; returns PEFT's model with it."""
     config = LoraConfig(**{"r": 4, "lora_alpha": 6, "target_modules": ALL, **fields})
-    model = get_peft_model(tiny_model(family), config)
+    base = tiny_model(family) if isinstance(family, str) else family
+    model = get_peft_model(base, config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -29,6 +29,7 @@ from outrider.models.eagle.head_fields import (
     read_architectures,
 )
 from outrider.models.model_config import ModelConfig
+from outrider.ops.attention.attention_rule import WHOLE_TEXT
 
 _ARCHITECTURES: dict[str, tuple[Dialect, Algorithm]] = {
     "DFlashDraftModel": ("z-lab", "dflash"),
@@ -78,6 +79,11 @@ def parse_dflash(
             )
     layers = read_object(fields, "transformer_layer_config") or fields
     plain = plain_layers(layers, target)
+    if min(plain.pattern.windows) < WHOLE_TEXT:
+        raise ConfigError(
+            "config.json gives layers a sliding_window, which is not supported for blocks; use "
+            "another head"
+        )
     block = _block(flat, dialect, algorithm, notes)
     return HeadConfig(
         aux=_aux_states(flat, dialect, plain.block.hidden, target),

@@ -35,11 +35,11 @@ class HeadLayer:
         queries, layer = plan.queries, kv.layers[self.index]
         num_query = queries.tokens.shape[0]
         rows = max(num_query, self.min_rows)
-        step = self._step(plan, backend)
+        steps = (self._step(plan, backend),)
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=kv.layout.page_size)
         none = AuxStates(layers=(), out=residual[:num_query, :0])
         stream = self.stack(
-            pad_rows(x, rows), pad_rows(residual, rows), [layer], step=step, feed=feed, aux=none
+            pad_rows(x, rows), pad_rows(residual, rows), [layer], steps=steps, feed=feed, aux=none
         )
         return stream[:num_query]
 

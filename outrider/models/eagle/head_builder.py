@@ -21,6 +21,7 @@ from outrider.models.layers.gated_activation import gate_of
 from outrider.models.layers.mlp import Mlp
 from outrider.models.layers.normed_linear import gate_behind, project_behind, project_blocks
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.linear.choose_linear import WeightType, choose_linear
 from outrider.ops.linear.linear import BiasedLinear, Linear
 from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
@@ -101,7 +102,10 @@ class HeadBuilder:
         layer = DecoderLayer(
             attention_norm=self._no_norm(),
             attention=SelfAttention(
-                config.attention, project=self._projection(attention), gate=NoGate(), output=output
+                project=self._projection(attention),
+                gate=NoGate(),
+                output=output,
+                rule=AttentionRule(scale=config.attention.head_dim**-0.5, window=config.window),
             ),
             mlp_norm=norm,
             mlp=Mlp(gate=gate, down=self.linear(prefix + "mlp.down_proj", has_bias=False)),

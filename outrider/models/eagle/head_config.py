@@ -5,7 +5,8 @@ from typing import Literal
 
 from outrider.models.block_model import DraftBlock
 from outrider.models.draft_model import AuxLayers
-from outrider.models.model_config import AttentionConfig, BlockConfig, RopeConfig
+from outrider.models.model_config import AttentionConfig, BlockConfig
+from outrider.models.rope_config import RopeConfig
 
 Algorithm = Literal["eagle", "eagle3", "dflash", "dspark"]
 Dialect = Literal["SafeAILab", "SGLang", "vLLM", "speculators", "z-lab", "DeepSpec", "SpecForge"]
@@ -45,6 +46,7 @@ class HeadLayerConfig:
     block: BlockConfig
     attention: AttentionConfig
     rope: RopeConfig
+    window: int  # the sliding window, or WHOLE_TEXT
     biased: tuple[str, ...]  # attention projections with a bias
     has_head_norm: bool  # queries and keys are normalised per head before rotation
     is_residual_normed: bool  # the residual is the normalised state, not the state

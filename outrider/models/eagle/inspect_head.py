@@ -21,8 +21,10 @@ from outrider.models.eagle.head_tensors import (
 )
 from outrider.models.eagle.head_weights import read_tensors
 from outrider.models.eagle.token_map import token_map_faults
-from outrider.models.model_config import ModelConfig, RopeConfig
+from outrider.models.model_config import ModelConfig
+from outrider.models.rope_config import RopeConfig
 from outrider.models.same_vocabulary import TokenizerAgreement, compare_tokenizers
+from outrider.ops.attention.attention_rule import WHOLE_TEXT
 
 _ALGORITHMS: dict[Algorithm, str] = {
     "eagle": "EAGLE 1 or 2",
@@ -229,6 +231,7 @@ def _variant(config: HeadConfig) -> str:
         "norm_before_residual": config.layer.is_residual_normed,
         "norm_output": config.output.is_state_normed,
         "q_norm, k_norm": config.layer.has_head_norm,
+        "sliding_window": config.layer.window < WHOLE_TEXT,
         "biases": bool(config.layer.biased or config.aux.has_bias),
     }
     return ", ".join(name for name, is_set in flags.items() if is_set) or "plain"

@@ -12,6 +12,7 @@ from torch.autograd import profiler
 from outrider.models.layers.attention_layer import Attention, AttentionStep, NoGate, SelfAttention
 from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.normed_linear import BlockProjection
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.compiled.why_not_compiled import why_not_compiled
 from outrider.ops.linear.block_linear import BlockLinear
 from outrider.ops.linear.normed_blocks import BlockGate, BlockHeads
@@ -66,16 +67,19 @@ class CompiledLayers:
 def compile_layers(layers: Sequence[tuple[Attention, FeedForward]]) -> CompiledLayers | None:
     """The layers as one region; None where a part of a layer is no compiled function.
 
-    The region's attention reads all keys that a query token may see, with one scale for all layers.
+    The region's attention reads whole texts, with one scale for all layers.
     """
     parts = [_block_parts(attention, mlp) for attention, mlp in layers]
     known = [each for each in parts if each is not None]
     if not known or len(known) < len(parts):
         return None
-    scales = {each.scale for each, _ in layers if isinstance(each, SelfAttention)}
-    if len(scales) > 1 or why_not_compiled("outrider.ops.compiled.layer_region"):
+    rules = {each.rule for each, _ in layers if isinstance(each, SelfAttention)}
+    scale = next(iter(rules)).scale
+    if rules != {AttentionRule(scale=scale)} or why_not_compiled(
+        "outrider.ops.compiled.layer_region"
+    ):
         return None
-    return CompiledLayers(known, scales.pop())
+    return CompiledLayers(known, scale)
 
 
 def _block_parts(attention: Attention, mlp: FeedForward) -> _BlockParts | None:

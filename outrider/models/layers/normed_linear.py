@@ -21,10 +21,10 @@ from outrider.ops.norm_rope.rms_norm import Norm, NormLater
 class NormedGate:
     """Norm, projection and gate: one kernel for few rows, one after another for many."""
 
-    def __init__(self, norm: Norm, gate: StreamedGate) -> None:
+    def __init__(self, norm: Norm, gate: StreamedGate, weight: torch.Tensor) -> None:
         self._norm = norm
         self._gate = gate
-        self._fused = NormedSwiglu(norm, gate.gate_up.weight)
+        self._fused = NormedSwiglu(norm, weight)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, intermediate]
         if x.shape[0] > MOST_SMALL_ROWS:
@@ -64,8 +64,10 @@ class BlockProjection:
 
 def gate_behind(norm: Norm, gate: Gate) -> tuple[Norm, Gate]:
     """The norm that remains before the gate, and the gate."""
-    if isinstance(gate, StreamedGate) and _fits(gate.gate_up.weight, norm):
-        return NormLater(norm.weight), NormedGate(norm, gate)
+    if isinstance(gate, StreamedGate):
+        weight = gate.gate_up.weight
+        if isinstance(weight, torch.Tensor) and _fits(weight, norm):
+            return NormLater(norm.weight), NormedGate(norm, gate, weight)
     if isinstance(gate, SplitGate) and gate.limit == math.inf:
         gate_up = gate.gate_up
         if isinstance(gate_up, BlockLinear) and can_gate(gate_up):

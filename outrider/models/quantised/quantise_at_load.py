@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 import torch
 
+from outrider.models.quantised.grouped_integers import quantised_weight
 from outrider.models.quantised.packed_weights import Parts
+from outrider.ops.linear.quantised_weight import QuantisedWeight
 
 _LARGEST = 448.0  # of e4m3
 _SMALLEST_SCALE = 2.0**-126  # a row of smaller numbers than 448 times this becomes zeros
@@ -33,9 +35,9 @@ class Fp8Rows:
     def shape(self, parts: Parts) -> tuple[int, ...]:
         return tuple(parts["weight"].shape)
 
-    def widen(self, parts: Parts) -> torch.Tensor:  # [out, in] float32
+    def quantised(self, parts: Parts) -> QuantisedWeight:
         codes, scales = quantise_rows(parts["weight"])
-        return codes.float().mul_(scales[:, None])
+        return quantised_weight("e4m3", codes, scales[None, :], group=codes.shape[1])
 
     def unit(self, parts: Parts, dim: int) -> int:
         """A row has one scale on all ranks, so a part of its columns needs the whole row."""

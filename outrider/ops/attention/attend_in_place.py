@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.ops.attention.kv_codes import code_values, is_narrow
 from outrider.ops.attention.ordered_attention import SeenKeys
 from outrider.ops.compiled.attend_keys import ENTRY_BYTES, attend_rows
 from outrider.ops.compiled.thread_team import run_team
@@ -35,12 +37,13 @@ def attend_in_place(
     query: torch.Tensor,  # [num_query, heads, head_dim] float32
     groups: Sequence[QueryGroup],  # of all query tokens
     *,
-    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim] float32
-    scale: float,
+    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim] float32, or codes
+    rule: AttentionRule,
 ) -> torch.Tensor:  # [num_query, heads, head_dim]
     """Attention of every query token over the keys that it sees."""
     out = torch.empty(query.shape, dtype=query.dtype)
-    graph_break(_attend, query, groups, layer, torch.tensor(scale, dtype=torch.float32), out)
+    factors = torch.tensor([rule.scale, rule.soft_cap], dtype=torch.float32)
+    graph_break(_attend, query, groups, layer, rule.window, factors, out)
     return out
 
 
@@ -54,7 +57,8 @@ def _attend(
     query: torch.Tensor,
     groups: Sequence[QueryGroup],
     layer: torch.Tensor,
-    factor: torch.Tensor,  # [] float32
+    window: int,
+    factors: torch.Tensor,  # [2] float32 scale, soft cap
     out: torch.Tensor,
 ) -> None:
     scratch = torch.empty(key_scratch_bytes(groups), dtype=torch.uint8)
@@ -70,9 +74,11 @@ def _attend(
             layer.shape[2],
             layer.shape[3],
             layer.data_ptr(),
-            factor.data_ptr(),
+            factors.data_ptr(),
+            window,
             out.data_ptr(),
             scratch.data_ptr(),
+            code_values(layer.dtype).data_ptr() if is_narrow(layer) else 0,
             *(field for group in groups for field in group.fields),
         ),
     )

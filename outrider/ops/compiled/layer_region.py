@@ -27,6 +27,8 @@ from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
 
 NUM_HEAD = 22
+# Layers with other rules for scores do not run here.
+_NO_CAP, _WHOLE_TEXT = np.float32(0.0), 1 << 30
 _POOLS = NUM_HEAD + MOST_GROUPS * NUM_GROUP
 
 
@@ -39,10 +41,10 @@ def _attention(given: np.ndarray, qkv: np.ndarray, x_at: int, pool: int) -> None
     wait_for_team()
     rotate_and_store(rows, channels, sizes, angles, pool, slots)
     wait_for_team()
-    factor = carray(pointer_to(given[13]), (1,), np.float32)[0]
+    rule = (carray(pointer_to(given[13]), (1,), np.float32)[0], _NO_CAP, _WHOLE_TEXT)
     for number in range(given[14]):
         group = given[NUM_HEAD + number * NUM_GROUP : NUM_HEAD + (number + 1) * NUM_GROUP]
-        attend(group, (channels, qkv[5]), sizes, pool, factor, given[16], scratch)
+        attend(group, (channels, qkv[5]), sizes, (pool, 0), rule, given[16], scratch)
     wait_for_team()
 
 

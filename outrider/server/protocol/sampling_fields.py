@@ -144,10 +144,11 @@ class RequestFields(RequestBody):
 
 
 class ReportFields(RequestFields, TransferFields):
-    """What else an answer reports, as in vLLM."""
+    """What else an answer reports, as in vLLM; and its adapter, as in SGLang."""
 
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     return_token_ids: bool | None = None
+    lora_path: str | list[str | None] | None = None  # SGLang's: the name of an adapter
     return_hidden_states: bool | HiddenStatesMode | None = None  # SGLang's; true means "last" here
 
     @property
