@@ -1,6 +1,6 @@
 """Prompts whose answers repeat texts: edits, agent loops, repeated questions. Made from a file.
 
-    python -m benchmarks.repeated_prompts dev.jsonl repeated.jsonl
+python -m benchmarks.repeated_prompts dev.jsonl repeated.jsonl
 """
 
 import json

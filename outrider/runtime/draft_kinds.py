@@ -15,9 +15,10 @@ from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.drafter import Drafter, NullDrafter
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
-from outrider.spec.ngram_drafter import NgramDrafter, NgramMatch
+from outrider.spec.ngram_drafter import NgramDrafter
 from outrider.spec.shared_text import SharedText
-from outrider.spec.suffix_drafter import SuffixDrafter
+from outrider.spec.suffix_lookup import SuffixLookup
+from outrider.spec.text_lookup import NgramMatch, TextLookup
 from outrider.spec.text_table import PredictionTable, TextTable
 from outrider.step.shape import StepShape
 from outrider.wire.draft_budget import PLAIN, Budget
@@ -191,18 +192,18 @@ class NgramDraft:
     def attention(self) -> Sequence[AnyAttention]:
         return ()
 
-    @property
-    def match(self) -> NgramMatch:
-        return NgramMatch(least=self.min_match, most=self.max_match)
-
     def build(self, room: DraftRoom) -> Drafter:
-        return NgramDrafter(
-            self.facts,
-            text=_text_table(room),
-            predictions=_prediction_table(room, tail=self.max_match),
-            match=self.match,
+        chooser = TreeChooser(room.sampling.seed.device)
+        return NgramDrafter(self.facts, lookup=self.open_lookup(room), chooser=chooser)
+
+    def open_lookup(self, room: DraftRoom) -> TextLookup:
+        """The text of every row, to be searched."""
+        tables = _open_tables(room, tail=self.max_match)
+        return TextLookup(
+            text=tables.text,
+            predictions=tables.predictions,
+            match=NgramMatch(least=self.min_match, most=self.max_match),
             page_size=room.target.page_size,
-            chooser=TreeChooser(room.sampling.seed.device),
         )
 
 
@@ -214,29 +215,32 @@ class SuffixDraft(NgramDraft):
     def facts(self) -> DraftFacts:
         return replace(self.lookup_facts(), needs_finished=True)
 
-    def build(self, room: DraftRoom) -> Drafter:
-        rows, device = room.sampling.seed.shape[0], room.sampling.seed.device
-        return SuffixDrafter(
-            self.facts,
-            text=_text_table(room),
-            predictions=_prediction_table(room, tail=self.max_match),
-            shared=SharedText(rows=rows, longest_path=self.budget.steps, device=device),
-            match=self.match,
+    def open_lookup(self, room: DraftRoom) -> TextLookup:
+        tables, seeds = _open_tables(room, tail=self.max_match), room.sampling.seed
+        return SuffixLookup(
+            text=tables.text,
+            predictions=tables.predictions,
+            match=NgramMatch(least=self.min_match, most=self.max_match),
             page_size=room.target.page_size,
-            chooser=TreeChooser(device),
+            shared=SharedText(
+                rows=seeds.shape[0], longest_path=self.budget.steps, device=seeds.device
+            ),
         )
 
 
-def _text_table(room: DraftRoom) -> TextTable:
-    seeds = room.sampling.seed
-    return TextTable(rows=seeds.shape[0], reach=_reach(room), device=seeds.device)
+@dataclass(frozen=True, slots=True)
+class _TextTables:
+    """The text of every row, and the text that is predicted for it."""
+
+    text: TextTable
+    predictions: PredictionTable
 
 
-def _prediction_table(room: DraftRoom, *, tail: int) -> PredictionTable:
-    seeds, width = room.sampling.seed, min(_reach(room), MAX_PREDICTION)
-    return PredictionTable(rows=seeds.shape[0], width=width, tail=tail, device=seeds.device)
-
-
-def _reach(room: DraftRoom) -> int:
-    """Tokens of the longest row."""
-    return room.largest.pages * room.target.page_size
+def _open_tables(room: DraftRoom, *, tail: int) -> _TextTables:
+    rows, device = room.sampling.seed.shape[0], room.sampling.seed.device
+    reach = room.largest.pages * room.target.page_size  # tokens of the longest row
+    width = min(reach, MAX_PREDICTION)
+    return _TextTables(
+        TextTable(rows=rows, reach=reach, device=device),
+        PredictionTable(rows=rows, width=width, tail=tail, device=device),
+    )
