@@ -13,6 +13,7 @@ from outrider.models.paged_layout import paged_layout
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.drafter import Drafter, NullDrafter
+from outrider.spec.merged_drafter import MergedDrafter
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.spec.ngram_drafter import NgramDrafter
@@ -99,7 +100,7 @@ class ModelDraft:
     def attention(self) -> Sequence[AnyAttention]:
         return self.model.facts.heads
 
-    def build(self, room: DraftRoom) -> Drafter:
+    def build(self, room: DraftRoom) -> ModelDrafter:
         target = room.target
         # The nodes of a draft round are stored after the cached tokens.
         layout = self.model.facts.layout(
@@ -225,6 +226,45 @@ class SuffixDraft(NgramDraft):
             shared=SharedText(
                 rows=seeds.shape[0], longest_path=self.budget.steps, device=seeds.device
             ),
+        )
+
+
+def merged_budget(budget: Budget) -> Budget:
+    """The budget of a tree with paths of a lookup: as many nodes, and up to twice as deep.
+
+    A chain is as long as its nodes allow already.
+    """
+    return replace(budget, steps=max(budget.steps, min(budget.nodes - 1, 2 * budget.steps)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedDraft:
+    """A draft model and a lookup, in one tree."""
+
+    model: ModelDraft
+    lookup: NgramDraft  # with the budget of the whole tree
+
+    @property
+    def facts(self) -> DraftFacts:
+        looked_up = self.lookup.facts
+        return replace(
+            self.model.facts,
+            budget=looked_up.budget,
+            needs_text=True,
+            needs_finished=looked_up.needs_finished,
+        )
+
+    @property
+    def attention(self) -> Sequence[AnyAttention]:
+        return self.model.attention
+
+    def build(self, room: DraftRoom) -> Drafter:
+        return MergedDrafter(
+            self.model.build(room),
+            self.lookup.open_lookup(room),
+            facts=self.facts,
+            model_steps=self.model.budget.steps,
+            chooser=TreeChooser(room.sampling.seed.device),
         )
 
 

@@ -16,6 +16,7 @@ from outrider.config.draft_config import (
 )
 from outrider.config.engine_config import Arithmetic, Dtype
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
+from outrider.errors import ConfigError
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.inspect_head import is_head
 from outrider.models.mtp.module_chain import ModuleChain
@@ -25,11 +26,13 @@ from outrider.models.target_folder import read_folder
 from outrider.ops.linear.block_linear import supports_blocks
 from outrider.runtime.draft_kinds import (
     DraftKind,
+    MergedDraft,
     ModelDraft,
     ModulesDraft,
     NgramDraft,
     NoDraft,
     SuffixDraft,
+    merged_budget,
 )
 from outrider.wire.draft_budget import Budget
 
@@ -65,15 +68,10 @@ def load_draft(
         return NoDraft()
     budget = Budget(steps=draft.tree.steps, topk=draft.tree.topk, nodes=draft.tree.nodes)
     if draft.drafter in TEXT_DRAFTERS:
-        match, kind = draft.match, NgramDraft if draft.drafter == NGRAM else SuffixDraft
-        return kind(
-            budget=budget,
-            min_match=match.min,
-            max_match=match.max,
-            is_adaptive=draft.adaptive,
-        )
+        return _lookup(draft.drafter, draft, budget)
     if draft.drafter == MTP:
-        return _own_modules(draft, budget, target, target_folder, dtype, arithmetic)
+        modules = _own_modules(draft, budget, target, target_folder, dtype, arithmetic)
+        return _merged(modules, draft, budget)
     model = _load_model(
         Path(draft.drafter),
         target,
@@ -83,7 +81,32 @@ def load_draft(
         ranks=ranks,
     )
     check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
-    return ModelDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
+    return _merged(
+        ModelDraft(model=model, budget=budget, is_adaptive=draft.adaptive), draft, budget
+    )
+
+
+def _lookup(name: str, draft: DraftSettings, budget: Budget) -> NgramDraft:
+    """A drafter that looks up text."""
+    kind = NgramDraft if name == NGRAM else SuffixDraft
+    return kind(
+        budget=budget,
+        min_match=draft.match.min,
+        max_match=draft.match.max,
+        is_adaptive=draft.adaptive,
+    )
+
+
+def _merged(model: DraftKind, draft: DraftSettings, budget: Budget) -> DraftKind:
+    """The drafter, with a lookup in the same tree if one is wanted."""
+    if draft.lookup == NONE:
+        return model
+    if not isinstance(model, ModelDraft):
+        raise ConfigError(
+            "one module per depth has no scores to compare with those of a text; "
+            f"use --draft {MTP} or --draft {draft.lookup}"
+        )
+    return MergedDraft(model=model, lookup=_lookup(draft.lookup, draft, merged_budget(budget)))
 
 
 def _load_model(
