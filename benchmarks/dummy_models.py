@@ -28,6 +28,7 @@ from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.mtp.module_loader import build_modules
 from outrider.models.mtp.module_tables import DEEPSEEK, ModuleTable
 from outrider.models.tensor_cut import WHOLE, Cut
+from outrider.ops.linear.any_weight import AnyWeight
 from outrider.ops.linear.choose_linear import WeightType, computed_dtype
 
 _STD = 0.02  # as models are initialised: states stay finite through any number of layers
@@ -147,6 +148,9 @@ class _RandomTensors:
         """Ones for a norm, zeros for a bias, noise for anything with two axes or more."""
         return cut.of(self._draw(name))
 
+    def read_weight(self, name: str, cut: Cut = WHOLE) -> AnyWeight:
+        return self.read(name, cut)
+
     def _draw(self, name: str) -> torch.Tensor:
         tensor = torch.empty(self._shapes[name], dtype=self._dtype, device=self._device)
         if len(self._shapes[name]) == 1:
@@ -171,6 +175,9 @@ class _WithTables:
         vocab, top_k = self._shapes[name]
         table = torch.arange(vocab * top_k, device="cpu").view(vocab, top_k) % self._num_experts
         return cut.of(table)
+
+    def read_weight(self, name: str, cut: Cut = WHOLE) -> AnyWeight:
+        return self.read(name, cut)
 
 
 def _spread(draft_vocab: int, vocab: int) -> torch.Tensor:  # [draft_vocab] what to add to each id

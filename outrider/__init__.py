@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from outrider.errors import OutriderError
     from outrider.frontend.async_llm import AsyncLLM
     from outrider.frontend.llm import LLM
+    from outrider.frontend.lora_request import LoRARequest
     from outrider.frontend.outputs import CompletionOutput, RequestOutput
     from outrider.frontend.sampling_params import SamplingParams
     from outrider.frontend.vllm_sampling_params import StructuredOutputsParams
@@ -15,6 +16,7 @@ __all__ = [
     "LLM",
     "AsyncLLM",
     "CompletionOutput",
+    "LoRARequest",
     "OutriderError",
     "RequestOutput",
     "SamplingParams",
@@ -26,6 +28,7 @@ _LAZY = {
     "LLM": "outrider.frontend.llm",
     "AsyncLLM": "outrider.frontend.async_llm",
     "CompletionOutput": "outrider.frontend.outputs",
+    "LoRARequest": "outrider.frontend.lora_request",
     "OutriderError": "outrider.errors",
     "RequestOutput": "outrider.frontend.outputs",
     "SamplingParams": "outrider.frontend.sampling_params",

@@ -15,6 +15,7 @@ from outrider.ops.attention import decode_triton as attention
 from outrider.ops.attention import prefill_triton as prefill
 from outrider.ops.attention import splits_triton as splits
 from outrider.ops.attention import tree_paths_triton as paths
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.attention.decode_tiles_triton import DecodeTiles, decode_tiles
 
 COPY_RATE = 4.27e12  # bytes/s of a device-to-device copy on an H200
@@ -141,7 +142,7 @@ def time_decode_rows(
             limits=views["limits"],
             tails=views["tails"],
             partials=partials,
-            scale=model.head_dim**-0.5,
+            rule=AttentionRule(scale=model.head_dim**-0.5),
             is_tree=case.is_tree,
             tiles=tiles,
         )
@@ -167,7 +168,7 @@ def time_prompt(
             out,
             pages=pages,
             bounds=bounds,
-            scale=model.head_dim**-0.5,
+            rule=AttentionRule(scale=model.head_dim**-0.5),
             tiles=tiles,
         )
 

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from benchmarks.kernels.graph_clock import graph_us, random_bf16
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.attention.decode_triton import attend_decode
 from outrider.ops.linear.linear_triton import linear, linear_plus, linear_swiglu
 from outrider.ops.linear.qkv_projection_triton import qkv_projection_triton
@@ -79,7 +80,7 @@ class SmallStep:
             limits=self.limits,
             tails=self.tails,
             partials=self.partials,
-            scale=HEAD_DIM**-0.5,
+            rule=AttentionRule(scale=HEAD_DIM**-0.5),
             is_tree=False,
         )
         return out.flatten(1)

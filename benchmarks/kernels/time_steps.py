@@ -102,7 +102,11 @@ def filling(tree: Budget, rows: int) -> Call:
     )
     nodes = chain(ints(rows, tree.nodes, most=99))
     queries = Queries(
-        tokens=ints(num), positions=ints(num), slots=ints(num), of_nodes=ints(rows, tree.nodes)
+        tokens=ints(num),
+        positions=ints(num),
+        slots=ints(num),
+        of_nodes=ints(rows, tree.nodes),
+        adapters=ints(0),
     )
     sampled = Sampled(index=ints(num), rows=ints(num), positions=ints(num))
     return lambda: fill_queries(

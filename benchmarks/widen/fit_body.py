@@ -17,7 +17,8 @@ from typing import Any
 
 from outrider.errors import ConfigError
 from outrider.models.expert_config import NoExperts
-from outrider.models.model_config import AttentionConfig, ModelConfig, RopeConfig, parse_config
+from outrider.models.model_config import AttentionConfig, ModelConfig, parse_config
+from outrider.models.rope_config import RopeConfig
 from outrider.models.rope_scaling import LinearScaling, Llama3Scaling, NoScaling, YarnScaling
 
 IDENTITY = -1  # a layer of the body that adds nothing
@@ -146,6 +147,7 @@ def _cuts(num_layers: int) -> tuple[int, ...]:
 
 
 def _misfits(small: ModelConfig, body: ModelConfig) -> Iterator[str]:
+    small.check_like_llama("widening")
     is_plain = isinstance(small.experts, NoExperts)
     if small.family.has_qkv_bias or small.family.has_head_norm or not is_plain:
         raise ConfigError(

@@ -16,11 +16,12 @@ from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_check import check_tensors
-from outrider.models.decoder_loader import TensorSource, build_decoder
+from outrider.models.decoder_loader import build_decoder
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_loader import build_head
 from outrider.models.model_config import ModelConfig, read_config
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.models.tensor_source import TensorSource
 from outrider.ops.linear.choose_linear import WeightType, computed_dtype
 
 

@@ -36,12 +36,12 @@ from benchmarks.widen.widened_tensors import (
     widen_layer,
 )
 from outrider.errors import ConfigError
-from outrider.models.decoder_loader import TensorSource
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_dialects import parse_head
 from outrider.models.eagle.head_tensors import EMBEDDING, HEAD, LAYER, MAPS, expected_tensors
 from outrider.models.eagle.inspect_head import open_head
 from outrider.models.eagle.token_map import target_ids
+from outrider.models.tensor_source import TensorSource
 from outrider.train.head_design import token_maps
 
 _AUX_HIDDEN = "fc.weight"

@@ -16,10 +16,11 @@ from benchmarks.widen.places import (
     widen_linear,
     widen_norm,
 )
-from outrider.models.decoder_loader import TensorSource
 from outrider.models.decoder_tensors import tensor_shapes
 from outrider.models.model_config import AttentionConfig
 from outrider.models.tensor_cut import WHOLE, Cut
+from outrider.models.tensor_source import TensorSource
+from outrider.ops.linear.any_weight import AnyWeight
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -53,6 +54,9 @@ class WideTensors:
     def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
         """A part of the tensor of this name, on the device and in the type of the noise."""
         return cut.of(self._read(name))
+
+    def read_weight(self, name: str, cut: Cut = WHOLE) -> AnyWeight:
+        return self.read(name, cut)
 
     def _read(self, name: str) -> torch.Tensor:
         match = _LAYER.fullmatch(name)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from outrider.cli.batch.run_batch import Framing
     from outrider.frontend.frontend import Frontend
     from outrider.frontend.llm import LLM, Stream
+    from outrider.frontend.lora_request import LoRARequest
     from outrider.frontend.outputs import RequestOutput
     from outrider.frontend.prompts import TextPrompt
     from outrider.frontend.sampling_params import SamplingParams
@@ -32,6 +33,9 @@ def generate(
     system: Annotated[str, typer.Option(help="System message.", show_default=False)] = "",
     raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    lora: Annotated[
+        Path | None, typer.Option(help="Folder of a LoRA adapter, for all prompts.")
+    ] = None,
     source: Annotated[
         Path | None, typer.Option("--input", help="JSONL file of prompts, messages or token ids.")
     ] = None,
@@ -41,10 +45,7 @@ def generate(
 ) -> None:
     """Answer a prompt, or every line of a file."""
     params, draft = sampling_flags.params(n=n, logprobs=logprobs), draft_flags.config()
-    if raw and system:
-        raise ConfigError("--raw uses no chat template, so it takes no --system; drop one of them")
-    if logprobs is not None and not (as_json or target):
-        raise ConfigError("--logprobs are only shown with --json or --output; add one of them")
+    _check_shown(raw=raw, system=system, logprobs=logprobs, is_json=as_json or target is not None)
     files = _batch_files(source, target)
     if files and (prompt is not None or as_json):
         raise ConfigError("--input takes the place of a prompt and of --json; leave those out")
@@ -53,19 +54,36 @@ def generate(
     # These import torch, so wrong flags fail first.
     from outrider.cli.batch.run_batch import BatchDefaults, answer_file
     from outrider.frontend.llm import MAX_IN_FLIGHT
+    from outrider.frontend.lora_request import LoRARequest, adapter_of
 
-    llm = model_flags.load(draft)
+    llm = model_flags.load(draft, enable_lora=model_flags.enable_lora or lora is not None)
+    lora_request = None if lora is None else LoRARequest("lora", 1, str(lora))
     params = sampling_flags.params(llm.get_default_sampling_params(), n=n, logprobs=logprobs)
     framing = _choose_framing(llm.frontend, raw=raw, system=system)
     if files:
         defaults = BatchDefaults(
-            params=params, framing=framing, max_in_flight=MAX_IN_FLIGHT, system=system
+            params=params,
+            framing=framing,
+            max_in_flight=MAX_IN_FLIGHT,
+            adapter=adapter_of(lora_request),
+            system=system,
         )
         if not answer_file(llm.frontend, files, defaults):
             raise typer.Exit(1)
         return
     show = _print_json if as_json else _print_text
-    output = show(llm, framing(text), params)
+    _fail_on_error(show(llm, framing(text), params, lora_request))
+
+
+def _check_shown(*, raw: bool, system: str, logprobs: int | None, is_json: bool) -> None:
+    """Refuse flags that would have no effect."""
+    if raw and system:
+        raise ConfigError("--raw uses no chat template, so it takes no --system; drop one of them")
+    if logprobs is not None and not is_json:
+        raise ConfigError("--logprobs are only shown with --json or --output; add one of them")
+
+
+def _fail_on_error(output: "RequestOutput") -> None:
     if output.error:
         print(f"error: {output.error}", file=sys.stderr)
         raise typer.Exit(1)
@@ -87,22 +105,26 @@ def _choose_framing(frontend: "Frontend", *, raw: bool, system: str) -> "Framing
     return TextPrompt
 
 
-def _print_json(llm: "LLM", prompt: "TextPrompt", params: "SamplingParams") -> "RequestOutput":
+def _print_json(
+    llm: "LLM", prompt: "TextPrompt", params: "SamplingParams", lora: "LoRARequest | None"
+) -> "RequestOutput":
     """One object on stdout and nothing else."""
     from outrider.frontend.output_json import describe_output
 
-    (output,) = llm.generate(prompt, params, use_tqdm=False)
+    (output,) = llm.generate(prompt, params, use_tqdm=False, lora_request=lora)
     print(json.dumps(describe_output(output), ensure_ascii=False))
     return output
 
 
-def _print_text(llm: "LLM", prompt: "TextPrompt", params: "SamplingParams") -> "RequestOutput":
+def _print_text(
+    llm: "LLM", prompt: "TextPrompt", params: "SamplingParams", lora: "LoRARequest | None"
+) -> "RequestOutput":
     """One answer as a stream, or several answers one after the other. Numbers go to stderr."""
     if params.n == 1:
-        output = _print_stream(llm.stream(prompt, params))
+        output = _print_stream(llm.stream(prompt, params, lora))
         _print_closing_line(output)
         return output
-    (output,) = llm.generate(prompt, params, use_tqdm=False)
+    (output,) = llm.generate(prompt, params, use_tqdm=False, lora_request=lora)
     for completion in output.outputs:
         print(f"[{completion.index}, seed {completion.seed}]\n{completion.text}\n")
     _print_closing_line(output)

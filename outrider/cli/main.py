@@ -19,10 +19,12 @@ from outrider.cli import (
     generate,
     models_command,
     serve,
+    train_blocks,
     train_command,
 )
 from outrider.cli.config_file import with_config_file
 from outrider.cli.grouped_help import GroupedHelp
+from outrider.cli.repeated_values import repeat_flags
 from outrider.errors import OutriderError
 
 # Versions of typer have the parser's errors in different modules; all have this subclass.
@@ -52,6 +54,8 @@ for _command in (
 bench.app.command("acceptance", cls=GroupedHelp)(bench_acceptance.acceptance)
 bench.app.command("serve", cls=GroupedHelp)(bench_serve.bench_serve)
 app.add_typer(bench.app, name="bench")
+train_command.app.command("dflash")(train_blocks.dflash)
+train_command.app.command("dspark")(train_blocks.dspark)
 app.add_typer(train_command.app, name="train")
 
 
@@ -103,7 +107,7 @@ def _expand(arguments: list[str]) -> list[str]:
         for each in command.params
         for name in each.opts
     }
-    return with_config_file(arguments, flags)
+    return repeat_flags(with_config_file(arguments, flags))
 
 
 def _as_given(arguments: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ from outrider.config.engine_config import (
     ExecutionConfig,
     Executor,
     LimitsConfig,
+    LoraConfig,
     NodesConfig,
     ParallelConfig,
     RankBackend,
@@ -56,6 +57,9 @@ class ModelFlags:
         Literal["auto", "float32", "bfloat16", "float16", "int8", "packed"],
         _flag("Type of the weights in memory."),
     ] = "auto"
+    quantization: Annotated[
+        Literal["none", "fp8"], _flag("Quantise the projections of a float model at load.")
+    ] = "none"
     device: Annotated[str, _flag("auto, cpu, cuda, cuda:1, ...")] = "auto"
     max_context: Annotated[
         int | None,
@@ -81,6 +85,10 @@ class ModelFlags:
     block_size: Annotated[
         int | None, _flag("Tokens of a KV page.", "--block-size", "--page-size", least=1)
     ] = None
+    kv_cache_dtype: Annotated[
+        Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"],
+        _flag("Type of keys and values; fp8 stores them in one byte."),
+    ] = "auto"
     enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True
     executor: Annotated[
         Literal["auto", "eager", "graph", "breakable", "tape"],
@@ -137,6 +145,14 @@ class ModelFlags:
             "--enable-dp-attention",
         ),
     ] = False
+    enable_lora: Annotated[bool, _flag("Let requests name LoRA adapters.", "--enable-lora")] = False
+    max_loras: Annotated[
+        int,
+        _flag("Adapters in one step.", "--max-loras", "--max-loras-per-batch", least=1),
+    ] = LoraConfig().max_loras
+    max_lora_rank: Annotated[int, _flag("Largest rank of an adapter.", least=1)] = (
+        LoraConfig().max_rank
+    )
     nnodes: Annotated[
         int, _flag("Machines that compute the model together.", "--nnodes", least=1)
     ] = 1
@@ -177,17 +193,20 @@ class ModelFlags:
             "executor": self.chosen_executor,
             "max_num_seqs": self.max_num_seqs or "auto",
             "depth": "auto" if self.depth is None else self.depth,
+            "enable_lora": self.enable_lora,
         }
         return LLM(
             self.model,
             draft=draft,
             dtype=self.dtype,
+            quantization=self.quantization,
             device=self.device,
             max_model_len=self.max_context,
             max_num_batched_tokens=self.max_num_batched_tokens or "auto",
             kv_tokens=self.kv_tokens or "auto",
             block_size=self.block_size or "auto",
             enable_prefix_caching=self.enable_prefix_caching,
+            kv_cache_dtype=self.kv_cache_dtype,
             **(flags | settings),
             record=self.record,
             deterministic=self.deterministic,
@@ -196,6 +215,8 @@ class ModelFlags:
             data_parallel_size=self.data_parallel_size,
             enable_expert_parallel=self.enable_expert_parallel,
             rank_timeout=self.rank_timeout,
+            max_loras=self.max_loras,
+            max_lora_rank=self.max_lora_rank,
             nnodes=self.nnodes,
             node_rank=self.node_rank,
             dist_init_addr=self.dist_init_addr,
@@ -224,6 +245,7 @@ class ModelFlags:
         """The settings of an engine, for a server."""
         return EngineConfig(
             dtype=self.dtype,
+            quantization=self.quantization,
             device=self.device,
             parallel=ParallelConfig(
                 tensor=self.tensor_parallel_size,
@@ -249,6 +271,7 @@ class ModelFlags:
                 page_size=self.block_size or "auto",
                 kv_tokens=self.kv_tokens or "auto",
                 prefix=self.enable_prefix_caching,
+                kv_dtype=self.kv_cache_dtype,
                 memory_share=self.gpu_memory_utilization,
             ),
             limits=LimitsConfig(
@@ -257,4 +280,9 @@ class ModelFlags:
                 step_tokens=self.max_num_batched_tokens or "auto",
             ),
             draft=draft,
+            lora=LoraConfig(
+                is_enabled=self.enable_lora,
+                max_loras=self.max_loras,
+                max_rank=self.max_lora_rank,
+            ),
         )

@@ -19,6 +19,7 @@ from outrider.config.engine_config import (
 from outrider.config.install_hint import install_hint
 from outrider.config.kv_events_config import parse_kv_events
 from outrider.config.log_settings import LogFormat, LogLevel, LogSettings
+from outrider.config.lora_checks import check_lora, parse_module
 from outrider.config.parallel_checks import check_parallel
 from outrider.config.role_checks import check_role
 from outrider.errors import ConfigError
@@ -64,6 +65,10 @@ class ServerFlags:
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], _flag("Whether requests may set a priority.")
     ] = "fcfs"
+    enable_prompt_embeds: Annotated[bool, _flag("Let completions have prompt_embeds.")] = False
+    enable_return_hidden_states: Annotated[
+        bool, _flag("Let requests have return_hidden_states.")
+    ] = False
     stream_ping_s: Annotated[
         float, _flag("Seconds of silence after which a stream sends a comment.")
     ] = 15.0
@@ -73,6 +78,9 @@ class ServerFlags:
     client_timeout: Annotated[
         float, _flag("Seconds after which a client that does not send or read is cut off.")
     ] = 60.0
+    shutdown_delay: Annotated[
+        float, _flag("Seconds after a signal in which requests are still taken.", least=0)
+    ] = 0.0
     shutdown_grace: Annotated[
         float, _flag("Seconds that running answers have after a signal to end.")
     ] = 30.0
@@ -100,6 +108,16 @@ class ServerFlags:
         TransferBackend, _flag("What moves the KV of prompts between servers.")
     ] = WHOLE_REQUESTS.backend
 
+    lora_modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lora-modules",
+            "--lora-paths",
+            help="Adapters that are loaded at start: NAME=PATH, one or several.",
+            rich_help_panel="Server",
+        ),
+    ] = None
+
     kv_events_config: Annotated[
         str, _flag("JSON, as in vLLM: where events of the prefix cache are published.")
     ] = ""
@@ -118,8 +136,9 @@ class ServerFlags:
         """The settings of a server for the model that --model names."""
         from outrider.server.answer_request import ServedModel
         from outrider.server.async_engine import AsyncEngineRules
+        from outrider.server.http_server import ServerTimeouts
         from outrider.server.parsers.answer_parsers import find_parsers
-        from outrider.server.run_server import ServerTimeouts, ServeSettings
+        from outrider.server.run_server import ServeSettings
 
         return ServeSettings(
             host=self.host,
@@ -134,6 +153,7 @@ class ServerFlags:
             timeouts=ServerTimeouts(
                 worker_s=self.worker_timeout,
                 client_s=self.client_timeout,
+                delay_s=self.shutdown_delay,
                 grace_s=self.shutdown_grace,
             ),
             web=self.web(),
@@ -141,6 +161,8 @@ class ServerFlags:
             rules=AsyncEngineRules(
                 ping_s=self.stream_ping_s,
                 has_priorities=self.scheduling_policy == "priority",
+                takes_prompt_embeds=self.enable_prompt_embeds,
+                returns_hidden_states=self.enable_return_hidden_states,
                 role=self.role,
             ),
         )
@@ -184,6 +206,9 @@ def serve(
         disaggregation=server_flags.role,
         kv_events=parse_kv_events(server_flags.kv_events_config),
     )
+    modules = tuple(parse_module(each) for each in server_flags.lora_modules or ())
+    config = replace(config, lora=replace(config.lora, modules=modules))
+    check_lora(config.lora)
     check_parallel(config.parallel)
     check_role(config)
     _check_installation()

@@ -10,6 +10,10 @@ from outrider.errors import ConfigError
 Auto = Literal["auto"]
 # packed: weights from GGUF blocks stay in them on a CPU, all others are float32
 Dtype = Literal["float32", "bfloat16", "float16", "int8", "packed"]
+Quantization = Literal["none", "fp8"]  # of weights that a folder stores as floats, at load
+# auto: that of activations; fp8 is fp8_e4m3 (vLLM's names)
+KVCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"]
+KVDtype = Literal["auto", "fp8_e4m3", "fp8_e5m2"]
 Executor = Literal["eager", "graph", "breakable", "tape"]
 Arithmetic = Literal["fast", "fixed"]  # fixed: the bits of a row depend on its text only
 DRAFT_ARITHMETIC: Arithmetic = "fast"  # drafts never change a token, whatever their bits
@@ -26,6 +30,7 @@ class CacheConfig:
     page_size: int | Auto = "auto"  # tokens, 1 to 256; auto: 16, or whole compressed blocks
     kv_tokens: int | Auto = "auto"  # capacity in tokens; auto: what fits in memory
     prefix: bool = True  # share the KV of equal prefixes between requests
+    kv_dtype: KVCacheDtype = "auto"  # in which keys and values are stored
     memory_share: float = 0.9  # of a GPU's memory, for everything that the engine allocates
 
 
@@ -88,6 +93,16 @@ class DisaggregationConfig:
 WHOLE_REQUESTS = DisaggregationConfig()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """LoRA adapters of the target, which requests name. The names of the sizes are vLLM's."""
+
+    is_enabled: bool = False
+    max_loras: int = 4  # adapters that can run in one step; others wait
+    max_rank: int = 16  # of an adapter; memory is reserved for it
+    modules: tuple[tuple[str, str], ...] = ()  # names and paths that a server starts with
+
+
 def choose_executor(requested: Executor | Auto, *, is_eager: bool) -> Executor | Auto:
     """The executor of --executor, or eager if another engine's flag for eager was given."""
     if is_eager and requested not in ("auto", "eager"):
@@ -103,6 +118,7 @@ class EngineConfig:
     """All settings of an engine, besides the model's folder."""
 
     dtype: Dtype | Auto = "auto"
+    quantization: Quantization = "none"
     device: str = "auto"  # "cpu", "cuda", "cuda:1", ...
     execution: ExecutionConfig = ExecutionConfig()
     cache: CacheConfig = CacheConfig()
@@ -111,4 +127,5 @@ class EngineConfig:
     disaggregation: DisaggregationConfig = WHOLE_REQUESTS
     kv_events: KVEventsConfig = NO_KV_EVENTS
     draft: DraftConfig = NO_DRAFT  # "auto" must be resolved by find_drafter first
+    lora: LoraConfig = LoraConfig()
     tokenizer_folder: str = ""  # whose vocabulary grammars use; empty for the model's folder

@@ -19,6 +19,10 @@ def check_role(config: EngineConfig) -> None:
             f"--disaggregation-mode {role.mode} works with one process per model; leave out "
             "--tensor-parallel-size and --data-parallel-size"
         )
+    if config.lora.is_enabled:
+        raise ConfigError(
+            f"--disaggregation-mode {role.mode} has no adapters; leave out --enable-lora"
+        )
     if not config.cache.prefix:
         raise ConfigError(
             "KV comes from a prefill server as a cached prefix; leave out "

@@ -11,6 +11,9 @@ from outrider.config.engine_config import (
     Dtype,
     EngineConfig,
     Executor,
+    KVCacheDtype,
+    KVDtype,
+    Quantization,
 )
 from outrider.errors import ConfigError
 
@@ -34,6 +37,7 @@ class HostSettings:
     max_queued: int
     page_size: int
     prefix_cache: bool
+    max_loras: int = 0  # adapters that can run in one step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,7 @@ class Settings:
     memory_share: float
     host: HostSettings
     num_sharing: int = 1  # processes that share the memory of the device
+    kv_dtype: KVDtype = "auto"  # auto: the type of activations
 
 
 def resolve_settings(
@@ -87,8 +92,10 @@ def resolve_settings(
             max_queued=config.limits.queued,
             page_size=usual_page if config.cache.page_size == "auto" else config.cache.page_size,
             prefix_cache=config.cache.prefix,
+            max_loras=config.lora.max_loras if config.lora.is_enabled else 0,
         ),
         num_sharing=config.parallel.num_sharing,
+        kv_dtype="fp8_e4m3" if config.cache.kv_dtype == "fp8" else config.cache.kv_dtype,
     )
 
 
@@ -144,6 +151,10 @@ def _step_tokens(config: EngineConfig, rows: int, *, on_cpu: bool) -> int:
 def _check(config: EngineConfig) -> None:
     limits, cache, execution = config.limits, config.cache, config.execution
     _check_choice("--dtype / dtype", config.dtype, ("auto", *get_args(Dtype)))
+    _check_choice("--quantization / quantization", config.quantization, get_args(Quantization))
+    _check_choice("--kv-cache-dtype / kv_cache_dtype", cache.kv_dtype, get_args(KVCacheDtype))
+    if config.quantization != "none" and config.dtype == "int8":
+        raise ConfigError("--dtype int8 and --quantization quantise twice; keep one of them")
     _check_choice("--executor / executor", execution.executor, ("auto", *get_args(Executor)))
     _check_choice("--record / record", execution.record, ("auto", *get_args(CaptureTime)))
     if cache.page_size != "auto" and not 1 <= cache.page_size <= MAX_PAGE:

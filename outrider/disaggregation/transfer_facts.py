@@ -29,6 +29,7 @@ def transfer_facts(
         "model files": fingerprint(folder),
         "drafter": fingerprint(drafter) if drafter.exists() else config.draft.drafter,
         "dtype": settings.dtype,  # KV of packed, int8 and float32 weights has one type on a CPU
+        "quantization": config.quantization,
         "arithmetic": settings.execution.arithmetic,
         "page size": str(facts.host.page_size),
         "lookahead of the drafter": str(facts.draft.lookahead),

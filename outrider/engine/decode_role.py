@@ -74,7 +74,7 @@ class DecodeRole:
         is_new = len(request.tokens) == len(submission.prompt)
         if submission.transfer.kind != "fetch" or not is_new:
             return False
-        digest = digest_of(submission.prompt, submission.cache_salt)
+        digest = digest_of(submission)
         source = ArrivalSource(submission.transfer, digest)
         arrival = self._arrivals.get(source) or self._begin(request, source)
         if arrival is None:
@@ -92,7 +92,7 @@ class DecodeRole:
             num_tokens = len(tokens)
         if num_tokens > request.most_cached:  # its prompt must run, for log-probabilities
             return None
-        lease = cache.open(tokens, salt=submission.cache_salt.encode())
+        lease = cache.open(tokens, salt=submission.prefix_salt)
         try:
             missing = cache.extend(lease, num_tokens)
         except CapacityError as error:

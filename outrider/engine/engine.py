@@ -8,15 +8,18 @@ from outrider.engine.active_clock import ActiveClock
 from outrider.engine.admission import check_request
 from outrider.engine.engine_role import EngineRole
 from outrider.engine.failure_reason import failure_reason
+from outrider.engine.new_requests import NewRequests
 from outrider.engine.pending_requests import PendingRequests
 from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.engine.request import Placement, Request
-from outrider.engine.runner_home import NoHome, RunnerHome, SleepingRunner
+from outrider.engine.runner_home import HomeRunner, NoHome, RunnerHome, SleepingRunner
 from outrider.engine.scheduler import Scheduler
 from outrider.engine.step_decision import ExpectedStep
 from outrider.engine.step_watch import OnSteps, StepWatch
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
+from outrider.wire.adapter import NO_ADAPTER_CHECKS, Adapter, AdapterChecks
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import NO_STEPS, DeviceWork, EngineStats, Faults, StepCounts
 from outrider.wire.failure import FailureKind, RequestFailure
 from outrider.wire.grammar_spec import GrammarSpec
@@ -49,11 +52,13 @@ class Engine:
         facts: RunnerFacts,
         grammars: Grammars = NO_GRAMMARS,
         home: RunnerHome | None = None,
+        adapters: AdapterChecks = NO_ADAPTER_CHECKS,
     ) -> None:
         self._runner = runner
         self._home = home or NoHome()
         self._facts = facts
         self._grammars = grammars
+        self._adapters = adapters
         self._pending = PendingRequests(grammars)
         self._scheduler = Scheduler(facts, self._pending.grammars.is_ready)
         self._asleep: frozenset[SleepTag] = frozenset()  # what has to wake up; empty if awake
@@ -63,7 +68,7 @@ class Engine:
         # Results on a lost device. They are never freed: freeing them would end the process.
         self._lost_results: Sequence[object] = ()
         self._watch = StepWatch()
-        self._num_arrived = 0
+        self._new_requests = NewRequests(facts)
         self._busy_s = 0.0
         self._active = ActiveClock()
         self._end_reason = ""  # why the engine stopped for good; empty while it runs
@@ -126,30 +131,29 @@ class Engine:
         `emitted` are tokens of its answer that another engine has emitted: it goes on after them.
         """
         self._check_awake()
-        self.check(submission.prompt, submission.limits)
+        self.check(submission.prompt, submission.limits, submission.embeds)
+        self.check_adapter(submission.adapter)
         if submission.request_id in self._requests:
             raise RequestError(f"request id {submission.request_id!r} is already in use")
         num_waiting = self._scheduler.num_waiting + len(self._pending)
         if num_waiting >= self._facts.host.max_queued:
             raise CapacityError(f"{num_waiting} requests are waiting already; try again later")
-        self._num_arrived += 1
-        draft = self._facts.draft
-        request = Request(
-            submission,
-            emitted=emitted,
-            budget=submission.budget.within(draft.budget),
-            arrival=self._num_arrived,
-            max_context=self.max_context,
-            is_paced=draft.is_paced,
-        )
+        request = self._new_requests.make(submission, emitted, self._runner)
         if not self._pending.add(request):
             self._scheduler.enqueue(request)
         self._requests[submission.request_id] = request
         self._active.note(has_work=True)
 
-    def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
+    def check(
+        self, prompt: tuple[int, ...], limits: Limits, embeds: Sequence[EmbeddedSpan] = ()
+    ) -> None:
         """Refuse a request that could never run, however long it waited."""
-        check_request(prompt, limits, self._facts)
+        check_request(prompt, limits, self._facts, embeds)
+
+    def check_adapter(self, adapter: Adapter) -> None:
+        """Refuse an adapter that the target cannot run through."""
+        self._check_awake()
+        self._adapters.check(adapter)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
         """Refuse a grammar that cannot be compiled; a new one starts to compile."""
@@ -188,7 +192,7 @@ class Engine:
         if level:
             self._home.offload(level)
             self._earlier_counts = self._counts
-            self._use(SleepingRunner(), NO_GRAMMARS)
+            self._use(SleepingRunner())
             self._scheduler.start_over(())
             self._home.release_memory()
             self._asleep |= {"weights", "kv_cache"}
@@ -209,14 +213,13 @@ class Engine:
             return
         if isinstance(self._runner, SleepingRunner):
             self._asleep |= {"kv_cache"}  # an earlier call may have taken it out already
-            runner = self._home.build_again()
-            self._use(runner, runner.grammars)
+            self._use(self._home.build_again())
         self._asleep = frozenset()
 
-    def _use(self, runner: StepRunner, grammars: Grammars) -> None:
+    def _use(self, runner: HomeRunner) -> None:
         """Replace the runner. No request and no step is in flight."""
-        self._runner, self._grammars = runner, grammars
-        self._pending.grammars.use(grammars)
+        self._runner, self._grammars, self._adapters = runner, runner.grammars, runner.adapters
+        self._pending.grammars.use(runner.grammars)
 
     @property
     def _counts(self) -> StepCounts:
@@ -307,9 +310,7 @@ class Engine:
         self._pending.role.drop()
         placed = [each for each in failed if each not in self._pending]
         self._scheduler.start_over(placed, num_held=self._pending.role.counts.pages)
-        _log.error(
-            "%d requests failed, %d wait to run again", len(failed), self._scheduler.num_waiting
-        )
+        _log.error("%d requests failed, %d run again", len(failed), self._scheduler.num_waiting)
         failure = RequestFailure(FailureKind.TEMPORARY, f"{failure_reason(error)}; {fix}")
         return tuple(self._fail(request, failure) for request in failed)
 
@@ -336,15 +337,8 @@ class Engine:
         request.fail(failure)
         self._forget(request)
         self._active.note(has_work=self.has_work)
-        return RequestUpdate(
-            request_id=request.request_id,
-            tokens=(),
-            logprobs=(),
-            finish=request.finish,
-            progress=request.progress,
-            queued_s=request.queued_s,
-            failure=failure,
-        )
+        update = RequestUpdate(request.request_id, (), (), request.finish, request.progress)
+        return update._replace(queued_s=request.queued_s, failure=failure)
 
     def _forget(self, request: Request) -> None:
         del self._requests[request.request_id]
@@ -378,7 +372,7 @@ class Engine:
         updates += [self._offer(placement) for placement in expected.offered if placement.is_held]
         for place, own in details.items():
             if expected.placements[place].is_held:
-                expected.placements[place].request.note_scores(own.scores)
+                expected.placements[place].request.note_prompt(own)
         columns = zip(
             expected.placements, expected.most, result.tokens, result.drafted, strict=True
         )

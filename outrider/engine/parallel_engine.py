@@ -12,6 +12,8 @@ from outrider.engine.engine import Engine
 from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.engine.step_watch import OnSteps
 from outrider.errors import RequestError
+from outrider.wire.adapter import Adapter
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import EngineStats, joined_ranks
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import GroupRunner, RunnerFacts
@@ -88,8 +90,13 @@ class ParallelEngine:
         engine.add(submission, emitted)
         self._places[submission.request_id] = engine
 
-    def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
-        self._engines[0].check(prompt, limits)
+    def check(
+        self, prompt: tuple[int, ...], limits: Limits, embeds: Sequence[EmbeddedSpan] = ()
+    ) -> None:
+        self._engines[0].check(prompt, limits, embeds)
+
+    def check_adapter(self, adapter: Adapter) -> None:
+        self._engines[0].check_adapter(adapter)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
         del spec
@@ -186,7 +193,7 @@ class ParallelEngine:
 def _count_cached(engine: Engine, submission: Submission) -> int:
     """Tokens of its prompt that the prefix cache of an engine would serve."""
     (cache,) = engine.caches
-    return cache.count_cached(submission.prompt, salt=submission.cache_salt.encode())
+    return cache.count_cached(submission.prompt, salt=submission.prefix_salt)
 
 
 AnyEngine = Engine | ParallelEngine

@@ -1,14 +1,16 @@
 """One request inside the engine: its tokens, its row and pages, its bounds."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from outrider.engine.draft_pace import DraftPace
 from outrider.engine.prefix_cache.prefix_cache import Lease
+from outrider.engine.unsent_states import UnsentStates
 from outrider.wire.draft_budget import UNBOUNDED, Budget
 from outrider.wire.failure import NO_FAILURE, FailureKind, RequestFailure
-from outrider.wire.step_result import NO_DETAILS, PromptScores, RowDetails, TokenLogprobs
+from outrider.wire.step_result import NO_DETAILS, RowDetails, TokenLogprobs
 from outrider.wire.submission import FinishReason, Progress, RequestUpdate, Submission
 
 
@@ -62,6 +64,7 @@ class Request:
         submission: Submission,
         *,
         emitted: tuple[int, ...],
+        key: tuple[int, ...] = (),  # of the prompt in the prefix cache, if tokens are not enough
         budget: Budget,
         arrival: int,
         max_context: int,
@@ -80,6 +83,7 @@ class Request:
         self.phase = Phase.WAITING
         self.arrived: ArrivedRow | None = None  # until it has its row
         self.tokens = [*submission.prompt, *emitted]  # prompt and output
+        self._key = key
         self.finish: FinishReason = "running"
         self.failure = NO_FAILURE
         self.pace = DraftPace()
@@ -95,6 +99,9 @@ class Request:
         self._scores: list[TokenLogprobs] = []  # of the prompt, not reported yet
         # The first emitted token came with the scores of the whole prompt.
         self._num_scored = len(submission.prompt) if emitted else 0
+        # The last token does not run before the next one is wanted.
+        num_ran = len(self.tokens) - 1 if emitted else 0
+        self._states = UnsentStates(submission.sampling.hidden_states, num_sent=num_ran)
 
     @property
     def progress(self) -> Progress:
@@ -111,6 +118,12 @@ class Request:
         """Known tokens to compute. The engine that decodes computes the last one itself."""
         return max(len(self.tokens) - self.is_offered, 1)
 
+    def cache_key(self, num_tokens: int) -> Sequence[int]:
+        """The first tokens as the prefix cache knows them: embeddings have ids by content."""
+        if not self._key:
+            return self.tokens[:num_tokens]
+        return [*self._key[:num_tokens], *self.tokens[len(self._key) : num_tokens]]
+
     def budget_within(self, most: Budget) -> Budget:
         """The part of its budget to use now. Consecutive steps mostly have the same bound."""
         if self._bounded[0] is not most:
@@ -125,7 +138,8 @@ class Request:
     @property
     def most_cached(self) -> int:
         """Positions that the prefix cache may serve. The others must run for their logits."""
-        last = self.goal - 1  # the last token chooses the next one
+        # The last token chooses the next one.
+        last = self._states.most_cached(self.goal - 1)
         wanted = self.submission.sampling.logprobs.prompt
         next_scored = wanted.first + self._num_scored
         is_scored = not wanted.is_wanted or next_scored >= len(self.submission.prompt)
@@ -138,15 +152,22 @@ class Request:
         )
         if details is NO_DETAILS and not self._scores:  # the usual case
             return update
+        if details.hidden_states.first < 0:  # of a decode row, whose length is known now
+            first = len(self.tokens) - len(tokens) - 1
+            self._states.note(details.hidden_states.upto(len(tokens)).placed(first))
         return update._replace(
             logprobs=details.logprobs[: len(tokens)],
             rounds=tuple([each.cut(len(tokens)) for each in details.rounds]),
             prompt_logprobs=self._take_scores(),
             failure=self.failure,
+            hidden_states=self._states.take(),
         )
 
-    def note_scores(self, scores: PromptScores) -> None:
-        """Store new scores; a prompt computed again after a preemption brings old ones too."""
+    def note_prompt(self, details: RowDetails) -> None:
+        """Store what a chunk reports. After a preemption it reports old values, too."""
+        if details.hidden_states.first >= 0:
+            self._states.note(details.hidden_states)
+        scores = details.scores
         first = self.submission.sampling.logprobs.prompt.first
         last = len(self.submission.prompt)
         for position, logprobs in enumerate(scores.logprobs, start=scores.first):

@@ -3,18 +3,22 @@
 from typing import Protocol
 
 from outrider.errors import ConfigError
-from outrider.structured.grammar_cache import Grammars
+from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
+from outrider.wire.adapter import NO_ADAPTER_CHECKS, AdapterChecks
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import NO_STEPS
 from outrider.wire.runner_facts import PendingResult, StepRunner
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.sleep_level import SleepLevel
 
 
-class GrammarRunner(StepRunner, Protocol):
-    """A runner, with the grammars that its rows can follow."""
+class HomeRunner(StepRunner, Protocol):
+    """A runner, with the grammars that its rows can follow and the adapters that they can use."""
 
     @property
     def grammars(self) -> Grammars: ...
+    @property
+    def adapters(self) -> AdapterChecks: ...
 
 
 class RunnerHome(Protocol):
@@ -35,7 +39,7 @@ class RunnerHome(Protocol):
         """Bring the weights back, unless they are there."""
         ...
 
-    def build_again(self) -> GrammarRunner:
+    def build_again(self) -> HomeRunner:
         """A new runner of the same sizes, once the weights are there."""
         ...
 
@@ -54,7 +58,7 @@ class NoHome:
     def restore_weights(self) -> None:
         raise AssertionError("it never sleeps")
 
-    def build_again(self) -> GrammarRunner:
+    def build_again(self) -> HomeRunner:
         raise AssertionError("it never sleeps")
 
 
@@ -71,9 +75,14 @@ class SleepingRunner:
     """Stands in for the runner while the engine sleeps."""
 
     counts = NO_STEPS
+    grammars: Grammars = NO_GRAMMARS
+    adapters: AdapterChecks = NO_ADAPTER_CHECKS
 
     def submit(self, batch: ScheduledBatch) -> PendingResult:
         raise AssertionError(f"step {batch.step} of an engine that sleeps")
+
+    def find_tokens(self, span: EmbeddedSpan) -> tuple[int, ...]:
+        raise AssertionError(f"{len(span)} embeddings for an engine that sleeps")
 
     def restart(self) -> None:
         raise AssertionError("no step of an engine that sleeps can fail")

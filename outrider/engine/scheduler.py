@@ -10,6 +10,7 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from outrider.engine.adapter_slots import AdapterSlots
 from outrider.engine.adaptive_drafting import Adaptation, DraftPolicy, WholeBudget
 from outrider.engine.finished_texts import FinishedTexts
 from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
@@ -19,6 +20,7 @@ from outrider.engine.step_decision import ExpectedStep, StepDecision
 from outrider.engine.waiting_queue import WaitingQueue
 from outrider.errors import CapacityError
 from outrider.wire.draft_budget import PLAIN_RUNG, Rung
+from outrider.wire.embedded_span import spans_within
 from outrider.wire.engine_stats import (
     Capacity,
     DeviceWork,
@@ -51,6 +53,7 @@ class Scheduler:
             enabled=facts.host.prefix_cache,
             lookahead=facts.draft.lookahead,
         )
+        self._adapters = AdapterSlots(facts.host.max_loras)
         self._waiting = WaitingQueue()
         self._running: dict[Request, Placement] = {}
         # The same placements by phase, in order of precedence: every step needs the decode rows.
@@ -125,7 +128,7 @@ class Scheduler:
             if not (is_prompt and own.failure.kind is FailureKind.NOT_FINITE):
                 continue
             if not placement.is_held:  # aborted or preempted meanwhile
-                text = placement.request.tokens[: placement.bound]
+                text = placement.request.cache_key(placement.bound)
                 self.cache.forget(text, salt=lease.salt, num_first=lease.cached)
             elif not expected.most[place]:
                 placement.request.fail(own.failure)
@@ -143,6 +146,7 @@ class Scheduler:
             self.finish(request)
         for request in list(self._running):
             self._put_back(request)
+        self._adapters.forget()
         self.cache.flush()
         num_free = self.cache.num_available + num_held
         assert num_free == self.cache.num_pages, "no request holds a page any more"
@@ -231,17 +235,27 @@ class Scheduler:
                 return True
 
     def _admit(self, decision: StepDecision) -> None:
-        """Admit waiting requests in order of precedence while there is room for the first."""
+        """Admit waiting requests in order of precedence while there is room for the first.
+
+        One whose adapter finds no slot lets requests without an adapter pass, and no others.
+        """
+        passed: list[Request] = []
         while len(self._waiting):
             head = self._waiting.head()
             if self._free_rows and not self._is_ready(head):
                 self._waiting.pop()
                 continue
+            adapter = head.submission.adapter
+            if adapter.is_wanted and (passed or not self._adapters.has_room(adapter)):
+                passed.append(self._waiting.pop())
+                continue
             if not (self._free_rows and self._place(head, decision)):
                 worst = self._last_in_rank() if self._running else head
                 if worst.submission.priority <= head.submission.priority:
-                    return
+                    break
                 self._preempt(worst, decision)
+        for request in passed:
+            self._waiting.push(request)
 
     def _place(self, head: Request, decision: StepDecision) -> bool:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""
@@ -261,16 +275,18 @@ class Scheduler:
         placement = Placement(head, row=self._free_rows.pop(), lease=lease, goal=goal, room=room)
         self._running[head] = placement
         insort(self._prefilling, placement, key=_rank)
+        slot, loads = self._adapters.take(head.submission.adapter)
+        decision.adapter_loads += loads
         owner = self._finished.reader_of(head.submission)
-        decision.admit(head, placement, arrived=arrived, owner=owner)
+        decision.admit(head, placement, arrived=arrived, owner=owner, adapter_slot=slot)
         return True
 
     def _open(self, head: Request) -> tuple[Lease, str]:
         """Pages that hold the beginning of a prompt; and the room of its row state, if any came."""
         if head.arrived is not None:
             return head.arrived.lease, head.arrived.name
-        salt = head.submission.cache_salt.encode()
-        return self.cache.open(head.tokens[: head.most_cached], salt=salt), ""
+        salt = head.submission.prefix_salt
+        return self.cache.open(head.cache_key(head.most_cached), salt=salt), ""
 
     def _schedule_chunks(self, decision: StepDecision) -> None:
         budget = self._chunk_budget(decision.num_decodes)
@@ -288,11 +304,12 @@ class Scheduler:
             start=start,
             tokens=tuple(request.tokens[start:stop]),
             follower=request.tokens[stop] if stop < len(request.tokens) else -1,
+            embeds=spans_within(request.submission.embeds, start, stop),
         )
         decision.chunk(placement, chunk)
         placement.bound = stop
         # Steps run in order, so requests admitted later find these pages written.
-        self.cache.publish(placement.lease, request.tokens[:stop])
+        self.cache.publish(placement.lease, request.cache_key(stop))
         if is_last:
             request.phase = Phase.DECODING
             self._prefilling.remove(placement)
@@ -319,6 +336,7 @@ class Scheduler:
         placement.is_held = False
         (self._decoding if request.phase is Phase.DECODING else self._prefilling).remove(placement)
         self._free_rows.append(placement.row)
+        self._adapters.release(request.submission.adapter)
         return placement
 
     def _release(self, request: Request) -> None:
@@ -328,7 +346,7 @@ class Scheduler:
         else:
             # The last known token is not cached yet; of a prompt, only the submitted part is.
             num_cached = min(placement.bound, len(request.tokens) - 1)
-            self.cache.close(placement.lease, request.tokens[:num_cached])
+            self.cache.close(placement.lease, request.cache_key(num_cached))
 
 
 def _rank(placement: Placement) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from outrider.engine.request import Placement, Request
+from outrider.wire.adapter import AdapterLoad
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import Penalties
 from outrider.wire.scheduled_batch import (
@@ -37,6 +38,8 @@ class StepDecision:
         self._decodes: list[tuple[Placement, int, Budget, int]] = []  # the arguments of `decode`
         self._chunks: dict[Placement, ScheduledChunk] = {}
         self.drafts_per_row = 0  # on average, at most
+        # They stay if the row is preempted: the adapter has its slot now.
+        self.adapter_loads: tuple[AdapterLoad, ...] = ()
 
     @property
     def num_decodes(self) -> int:
@@ -47,7 +50,9 @@ class StepDecision:
         """Tokens of all chunks."""
         return sum(len(chunk.tokens) for chunk in self._chunks.values())
 
-    def admit(self, request: Request, placement: Placement, *, arrived: str, owner: int) -> None:
+    def admit(
+        self, request: Request, placement: Placement, *, arrived: str, owner: int, adapter_slot: int
+    ) -> None:
         """A request gets its row; all pages of its lease go into the row's empty page table."""
         submission = request.submission
         needs_text = self._needs_text or submission.sampling.penalties != Penalties()
@@ -61,9 +66,11 @@ class StepDecision:
             row=placement.row,
             sampling=sampling,
             prompt=submission.prompt if needs_text else (),
+            embedded=tuple([(span.first, span.stop) for span in submission.embeds]),
             output=tuple(request.tokens[num_prompt:]) if needs_output else (),
             arrived=arrived,
             owner=owner,
+            adapter_slot=adapter_slot,
         )
         self.grant(placement, tuple(placement.lease.pages))
 
@@ -103,6 +110,7 @@ class StepDecision:
                 budgets=budgets,
                 most_drafts=self.drafts_per_row * len(placements),
             ),
+            adapter_loads=self.adapter_loads,
         )
         expected = ExpectedStep(
             placements=(*placements, *self._chunks),

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from outrider.errors import RequestError
 from outrider.frontend.engine_thread import EngineThread
 from outrider.frontend.llm import LLM
+from outrider.frontend.lora_request import LoRARequest
 from outrider.frontend.outputs import RequestOutput
 from outrider.frontend.prompts import Message, Prompt
 from outrider.frontend.request_state import RequestState
@@ -42,6 +43,7 @@ class AsyncLLM:
         prompt: Prompt | Sequence[Message],
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The output so far, after every step that emitted something; the last one is finished.
 
@@ -51,7 +53,7 @@ class AsyncLLM:
         name = self._reserve(request_id)
         try:
             prepare = self.llm.prepare
-            prepared = await self._in_thread(lambda: prepare(prompt, sampling_params))
+            prepared = await self._in_thread(lambda: prepare(prompt, sampling_params, lora_request))
             event, loop = asyncio.Event(), asyncio.get_running_loop()
             wake = _waker(loop, event)
             request = await self._in_thread(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from outrider.config.early_ranks import EarlyRanks
 from outrider.config.engine_config import EngineConfig
+from outrider.config.lora_checks import check_lora
 from outrider.config.parallel_checks import check_parallel
 from outrider.config.role_checks import check_role
 from outrider.disaggregation.open_role import open_fetches, open_offers
@@ -34,6 +35,7 @@ def build_engine(
 ) -> AnyEngine:
     """An engine for the model in a folder, ready for requests."""
     check_parallel(config.parallel)
+    check_lora(config.lora)
     plan = RankGroupPlan(
         folder=folder,
         config=config,
@@ -49,7 +51,7 @@ def build_engine(
     home = open_home(plan)
     runner, facts = home.build(on_progress)
     _check_drafter(plan, facts, partial(Engine, runner))
-    return Engine(runner, facts, runner.grammars, home)
+    return Engine(runner, facts, runner.grammars, home, runner.adapters)
 
 
 def _build_with_role(plan: RankGroupPlan, on_progress: OnProgress) -> Engine:
@@ -76,7 +78,8 @@ def _build_parallel(plan: RankGroupPlan, on_progress: OnProgress) -> ParallelEng
     runners = [RankRunner(runner, rank) for rank in range(plan.config.parallel.data)]
 
     def open_engine(facts: RunnerFacts) -> ParallelEngine:
-        return ParallelEngine([Engine(each, facts) for each in runners], runner)
+        engines = [Engine(each, facts, adapters=runner.adapters) for each in runners]
+        return ParallelEngine(engines, runner)
 
     _check_drafter(plan, facts, open_engine)
     return open_engine(facts)

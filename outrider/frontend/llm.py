@@ -14,20 +14,23 @@ from outrider.config.engine_config import (
     CaptureTime,
     Dtype,
     EngineConfig,
-    ExecutionConfig,
     Executor,
     LimitsConfig,
-    NodesConfig,
-    ParallelConfig,
-    choose_executor,
 )
-from outrider.config.parallel_checks import check_parallel
 from outrider.config.threads import choose_wait_policy
 from outrider.engine.parallel_engine import AnyEngine
-from outrider.errors import ConfigError, OutriderError, RequestError
+from outrider.errors import OutriderError, RequestError
 from outrider.frontend.batch_bar import batch_bar, no_bar
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.interrupts import held_interrupts, import_torch
+from outrider.frontend.llm_config import (
+    cache_config,
+    execution_config,
+    limits_config,
+    own_draft,
+    parallel_config,
+)
+from outrider.frontend.lora_request import LoRARequest, adapter_of, adapters_of_each
 from outrider.frontend.open_model import OpenedModel, open_model
 from outrider.frontend.outputs import RequestOutput, StreamDelta
 from outrider.frontend.prompts import (
@@ -44,7 +47,12 @@ from outrider.frontend.request_feed import Feed
 from outrider.frontend.request_state import DeltaReader, PreparedRequest, RequestState
 from outrider.frontend.sampling_params import SamplingParams, override
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
-from outrider.frontend.vllm_arguments import OtherArguments, choose_model, read_arguments
+from outrider.frontend.vllm_arguments import (
+    OtherArguments,
+    choose_model,
+    lora_config,
+    read_arguments,
+)
 from outrider.hub.aliases import DEFAULT_ALIAS
 from outrider.hub.download_bars import BarReporter
 from outrider.wire.sleep_level import parse_level, parse_tags
@@ -146,22 +154,20 @@ class LLM:
         **others: Unpack[OtherArguments],
     ) -> None:
         flags = read_arguments(others)
-        context = flags.get("max_model_len", max_model_len)
-        check = flags.get("check_draft", "auto")
-        own = _own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive, check=check)
+        context, check = flags.get("max_model_len", max_model_len), flags.get("check_draft", "auto")
+        own = own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive, check=check)
         config = EngineConfig(
             dtype=dtype,
+            quantization=flags.get("quantization") or "none",
             device=device,
-            parallel=_parallel(flags),
+            parallel=parallel_config(flags),
+            lora=lora_config(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
-            limits=_limits(context, max_num_seqs, max_num_batched_tokens),
-            cache=CacheConfig(
-                page_size=block_size,
-                kv_tokens=kv_tokens,
-                prefix=enable_prefix_caching,
-                memory_share=gpu_memory_utilization,
+            limits=limits_config(context, max_num_seqs, max_num_batched_tokens),
+            cache=cache_config(
+                flags, block_size, kv_tokens, enable_prefix_caching, gpu_memory_utilization
             ),
-            execution=_execution(
+            execution=execution_config(
                 executor, flags.get("enforce_eager", enforce_eager), depth, record, deterministic
             ),
         )
@@ -180,10 +186,11 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """The outputs in the order of the prompts; nothing runs unless every request is valid."""
         parsed = _each(list_prompts(prompts), parse_prompt)
-        return self._run(parsed, sampling_params, use_tqdm=use_tqdm)
+        return self._run(parsed, sampling_params, lora_request, use_tqdm=use_tqdm)
 
     def chat(
         self,
@@ -194,6 +201,7 @@ class LLM:
         add_generation_prompt: bool = True,
         tools: Sequence[Message] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """Answers to one conversation or several, rendered by the model's chat template."""
         variables = {
@@ -205,27 +213,31 @@ class LLM:
             list_conversations(messages),
             lambda conversation: self.frontend.inputs.render(conversation, **variables),
         )
-        return self._run(rendered, sampling_params, use_tqdm=use_tqdm)
+        return self._run(rendered, sampling_params, lora_request, use_tqdm=use_tqdm)
 
     def stream(
         self,
         prompt: Prompt | Sequence[Message],
         sampling_params: SamplingParams | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> Stream:
         """One prompt, or one conversation as `chat` takes it, answered piece by piece."""
-        return Stream(self.frontend, self.frontend.submit(self.prepare(prompt, sampling_params)))
+        prepared = self.prepare(prompt, sampling_params, lora_request)
+        return Stream(self.frontend, self.frontend.submit(prepared))
 
     def prepare(
         self,
         prompt: Prompt | Sequence[Message],
         sampling_params: SamplingParams | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> PreparedRequest:
         """One prompt, or one conversation as `chat` takes it, checked and ready to submit."""
         if is_conversation(prompt):
             parsed: TextPrompt | TokenPrompt = self.frontend.inputs.render(prompt)
         else:
             parsed = parse_prompt(prompt)
-        return self.frontend.inputs.prepare(parsed, self._seeded(sampling_params or self._defaults))
+        params = self._seeded(sampling_params or self._defaults)
+        return self.frontend.inputs.prepare(parsed, params, adapter_of(lora_request))
 
     def sleep(self, level: int = 1) -> None:
         """Give memory back until `wake_up`. Requests that run now end with finish reason "abort".
@@ -260,6 +272,7 @@ class LLM:
         self,
         prompts: Sequence[TextPrompt | TokenPrompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None,
         *,
         use_tqdm: bool,
     ) -> list[RequestOutput]:
@@ -267,8 +280,9 @@ class LLM:
             self._defaults if sampling_params is None else sampling_params, len(prompts)
         )
         seeded = {id(each): self._seeded(each) for each in params}  # equal ones stay one object
-        pairs = [(prompt, seeded[id(each)]) for prompt, each in zip(prompts, params, strict=True)]
-        prepared = _each(pairs, lambda pair: self.frontend.inputs.prepare(*pair))
+        adapters = adapters_of_each(lora_request, len(prompts))
+        columns = zip(prompts, [seeded[id(each)] for each in params], adapters, strict=True)
+        prepared = _each(list(columns), lambda row: self.frontend.inputs.prepare(*row))
         outputs: dict[int, RequestOutput] = {}
         with batch_bar(len(prepared)) if use_tqdm else no_bar() as advance:
             for index, done in Feed(
@@ -279,63 +293,6 @@ class LLM:
                 outputs[index] = done.output()
                 advance(outputs[index].usage.completion_tokens)
         return [outputs[index] for index in range(len(prepared))]
-
-
-def _own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig:
-    """The draft configuration. Arguments other than "auto" replace its fields."""
-    for name in ("adaptive", "check"):
-        if arguments[name] not in ("auto", True, False):
-            raise ConfigError(f"{name} must be True, False or 'auto', got {arguments[name]!r}")
-    config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
-    return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
-
-
-def _parallel(flags: Mapping[str, Any]) -> ParallelConfig:
-    parallel = ParallelConfig(
-        tensor=flags.get("tensor_parallel_size", 1),
-        data=flags.get("data_parallel_size", 1),
-        is_expert_parallel=flags.get("enable_expert_parallel", False),
-        timeout_s=flags.get("rank_timeout", ParallelConfig().timeout_s),
-        nodes=NodesConfig(
-            num=flags.get("nnodes", 1),
-            rank=flags.get("node_rank", 0),
-            address=flags.get("dist_init_addr", ""),
-            timeout_s=flags.get("dist_timeout", NodesConfig().timeout_s),
-            backend=flags.get("distributed_executor_backend") or "mp",
-        ),
-    )
-    check_parallel(parallel)  # before a model is downloaded
-    if parallel.nodes.rank:
-        raise ConfigError(
-            f"machine {parallel.nodes.rank} runs `outrider serve --node-rank "
-            f"{parallel.nodes.rank}`; only machine 0 answers"
-        )
-    return parallel
-
-
-def _limits(
-    max_model_len: int | None, max_num_seqs: int | Auto, step_tokens: int | Auto
-) -> LimitsConfig:
-    context: int | Auto = "auto" if max_model_len is None else max_model_len
-    return LimitsConfig(context=context, rows=max_num_seqs, step_tokens=step_tokens)
-
-
-def _execution(
-    executor: Executor | Auto,
-    enforce_eager: bool,
-    depth: int | Auto,
-    record: CaptureTime | Auto,
-    deterministic: bool,
-) -> ExecutionConfig:
-    """How steps run. vLLM's argument for eager chooses the executor, too."""
-    if not isinstance(enforce_eager, bool):
-        raise ConfigError(f"enforce_eager must be a bool, got {enforce_eager!r}")
-    return ExecutionConfig(
-        executor=choose_executor(executor, is_eager=enforce_eager),
-        depth=depth,
-        record=record,
-        deterministic=deterministic,
-    )
 
 
 def _open_engine(opened: OpenedModel) -> AnyEngine:

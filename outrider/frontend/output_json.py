@@ -38,6 +38,8 @@ def _describe_completion(completion: CompletionOutput) -> dict[str, Any]:
         "seed": completion.seed,
         "acceptance": _describe_acceptance(completion.acceptance),
     }
+    if completion.hidden_states is not None:
+        report["hidden_states"] = completion.hidden_states.tolist()
     if completion.logprobs is None:
         return report
     positions = [

@@ -4,9 +4,12 @@ A field is None where vLLM's is: the request still runs, or the field was not re
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from outrider.wire.step_result import RoundTrace
+
+if TYPE_CHECKING:  # `--help` does not need it
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,9 @@ class CompletionOutput:
     rounds: list[RoundTrace] = field(
         default_factory=list
     )  # when requested; they emitted `token_ids`
+    # [positions, hidden] float32, when requested: of the position that chose the last token, or of
+    # every position that ran. The last token has not run.
+    hidden_states: "np.ndarray | None" = field(default=None, compare=False)
 
     @property
     def finished(self) -> bool:

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 
+from outrider.frontend.output_states import OutputStates
 from outrider.frontend.outputs import (
     Acceptance,
     CompletionOutput,
@@ -16,8 +17,11 @@ from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.detokenizer import Detokenizer, StopStrings, StreamedText
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
+from outrider.wire.adapter import NO_ADAPTER, Adapter
 from outrider.wire.draft_budget import Budget
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.failure import NO_FAILURE, RequestFailure
+from outrider.wire.hidden_states import HiddenStatesMode
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
 from outrider.wire.submission import NOTHING_YET, FinishReason, Limits, RequestUpdate
@@ -37,6 +41,13 @@ class PreparedRequest:
     samplings: tuple[RowSampling, ...]
     budget: Budget
     transfer: TransferOrder = NO_TRANSFER
+    adapter: Adapter = NO_ADAPTER
+    embeds: tuple[EmbeddedSpan, ...] = ()  # in place of tokens of the prompt
+
+    @property
+    def known_prompt(self) -> tuple[int, ...]:
+        """The tokens of the prompt, none where embeddings stand in place of them."""
+        return () if self.embeds else self.prompt
 
     @property
     def text(self) -> str | None:
@@ -65,13 +76,16 @@ class StopRules:
 class OutputState:
     """Owns the tokens, the text and the ending of one output."""
 
-    def __init__(self, text: StreamedText, rules: StopRules) -> None:
+    def __init__(
+        self, text: StreamedText, rules: StopRules, states: HiddenStatesMode = "none"
+    ) -> None:
         self._streamed = text
         self._rules = rules
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
         self.prompt_logprobs: list[TokenLogprobs] = []  # when requested
         self.rounds: list[RoundTrace] = []  # when requested; they emitted `token_ids`
+        self.hidden_states = OutputStates(states)
         self.text = ""
         self.ends: list[int] = []  # length of the certain text after each token
         self.ending = Ending(finish="running")
@@ -103,7 +117,9 @@ class OutputState:
             self.ends.append(len(self.text))
             if is_complete:
                 break
-        self.rounds += [each.cut(len(self.token_ids) - before) for each in update.rounds]
+        taken = len(self.token_ids) - before
+        self.rounds += [each.cut(taken) for each in update.rounds]
+        self.hidden_states.push(update.hidden_states, num_dropped=len(update.tokens) - taken)
         if update.finish != "running" and not is_complete:
             self._end(update)
 
@@ -186,8 +202,12 @@ class RequestState:
             is_shown=prepared.params.include_stop_str_in_output,
         )
         self.outputs = tuple(
-            OutputState(text_stream(prepared.params, prepared.prompt, tokenizer), rules)
-            for _ in prepared.samplings
+            OutputState(
+                text_stream(prepared.params, prepared.known_prompt, tokenizer),
+                rules,
+                sampling.hidden_states,
+            )
+            for sampling in prepared.samplings
         )
         self._tokenizer = tokenizer
         self._submitted = time.perf_counter()
@@ -216,7 +236,7 @@ class RequestState:
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prepared.text,
-            prompt_token_ids=list(self.prepared.prompt),
+            prompt_token_ids=[] if self.prepared.embeds else list(self.prepared.prompt),
             outputs=[self._completion(index) for index in range(len(self.outputs))],
             finished=self.is_finished,
             usage=self.usage,
@@ -253,6 +273,7 @@ class RequestState:
                 kept_per_position=list(progress.accepted_per_depth),
             ),
             rounds=list(output.rounds),
+            hidden_states=output.hidden_states.array() if output.hidden_states.is_wanted else None,
         )
 
     def _logprobs(self, output: OutputState) -> list[dict[int, Logprob]]:

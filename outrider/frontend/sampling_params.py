@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, get_args
 
 from outrider.errors import RequestError
 from outrider.frontend.restriction_params import (
@@ -18,6 +18,7 @@ from outrider.frontend.thinking_params import Thinking
 from outrider.frontend.vllm_sampling_params import TakesVllmArguments
 from outrider.wire.draft_budget import Budget
 from outrider.wire.grammar_spec import GrammarSpec
+from outrider.wire.hidden_states import HiddenStatesMode
 from outrider.wire.row_sampling import MAX_BIAS, MAX_NAMED
 
 MAX_OUTPUTS = 1024
@@ -77,6 +78,9 @@ class SamplingParams(_Parsed, metaclass=TakesVllmArguments):
     # The form of the answer: "json_object", {"json": schema}, {"regex": "..."}, {"choice": [...]},
     # {"grammar": "root ::= ..."} or {"structural_tag": {...}}.
     structured: Structured = None
+    # Report hidden states: "last" that of the position that chose the last token, "all" or True
+    # those of every position that ran, the prompt's too.
+    return_hidden_states: HiddenStatesMode | bool = "none"
     trace: bool = False  # report what every round drafted and accepted
     thinking: Thinking | None = None  # bounds the reasoning of the answer
     truncate_prompt_tokens: int | None = None  # keep this many at the prompt's end; -1: what fits
@@ -97,6 +101,7 @@ class SamplingParams(_Parsed, metaclass=TakesVllmArguments):
         _check_stops(self)
         _check_bias(self)
         _check_named(self)
+        _check_states(self)
         check_allowed(self.allowed_token_ids)
         check_bad_words(self.bad_words)
         check_text("prediction", self.prediction)
@@ -119,6 +124,14 @@ class SamplingParams(_Parsed, metaclass=TakesVllmArguments):
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles hold the arguments, which are parsed again."""
         return _from_arguments, ({each.name: getattr(self, each.name) for each in fields(self)},)
+
+    @property
+    def hidden_states_mode(self) -> HiddenStatesMode:
+        """Which hidden states are reported, however that was given."""
+        given = self.return_hidden_states
+        if isinstance(given, bool):
+            return "all" if given else "none"
+        return given
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -246,6 +259,13 @@ def _check_named(params: SamplingParams) -> None:
             "logprob_token_ids are reported beside other log-probabilities, and none are "
             "requested; set logprobs=0 or prompt_logprobs=0"
         )
+
+
+def _check_states(params: SamplingParams) -> None:
+    given = params.return_hidden_states
+    if not isinstance(given, bool) and given not in get_args(HiddenStatesMode):
+        modes = ", ".join(get_args(HiddenStatesMode))
+        raise RequestError(f"return_hidden_states must be one of {modes}, got {given!r}")
 
 
 def _check_bias(params: SamplingParams) -> None:

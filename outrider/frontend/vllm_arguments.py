@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
+from outrider.config.engine_config import LoraConfig
+from outrider.config.lora_checks import check_lora
 from outrider.errors import ConfigError
 from outrider.frontend.open_model import ModelChoice
 from outrider.frontend.tokenizer.open_tokenizer import TokenizerChoice
@@ -24,6 +26,8 @@ class OtherArguments(TypedDict, total=False):
     # processes with requests of their own, and whether they hold some of the experts each
     data_parallel_size: int
     enable_expert_parallel: bool
+    quantization: str | None  # "fp8" quantises the projections of a float folder at load
+    kv_cache_dtype: str  # "fp8", "fp8_e4m3" or "fp8_e5m2": keys and values in one byte
     check_draft: bool  # at load, report a drafter that is useless with this model
     # names of flags
     max_context: int | None
@@ -35,9 +39,14 @@ class OtherArguments(TypedDict, total=False):
     dist_timeout: float  # seconds to wait for them
     distributed_executor_backend: str | None  # "ray": what starts the other processes
     rank_timeout: float  # seconds without a sign of life of another process
+    # LoRA adapters, which calls name by a `LoRARequest`
+    enable_lora: bool
+    max_loras: int  # that can run in one step
+    max_lora_rank: int
     # vLLM's, with the only value that it can have
     trust_remote_code: bool
     enable_sleep_mode: bool  # of vLLM, without effect: every model can sleep
+    enable_prompt_embeds: bool  # likewise: every model takes them
 
 
 _ONLY: dict[str, Any] = {"trust_remote_code": False}
@@ -63,6 +72,18 @@ def read_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if type(value) is not type(only) or value != only:
             raise ConfigError(f"{name}={value!r} is not supported, only {only!r} is; leave it out")
     return {_FLAGS.get(name, name): value for name, value in arguments.items()}
+
+
+def lora_config(arguments: Mapping[str, Any]) -> LoraConfig:
+    """The adapters that calls may name."""
+    usual = LoraConfig()
+    config = LoraConfig(
+        is_enabled=arguments.get("enable_lora", False),
+        max_loras=arguments.get("max_loras", usual.max_loras),
+        max_rank=arguments.get("max_lora_rank", usual.max_rank),
+    )
+    check_lora(config)
+    return config
 
 
 def choose_model(model: str, arguments: Mapping[str, Any]) -> ModelChoice:

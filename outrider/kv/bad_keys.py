@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import torch
 
+from outrider.ops.attention.kv_codes import as_moved
+
 # From queries, and what their rows stored, to what the queries read.
 AttendStored = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -23,7 +25,8 @@ def recompute_without_bad_keys(
     stored: torch.Tensor,  # [vectors * rows, keys, dim]
     layer: torch.Tensor,  # [pages, page_size, vectors, dim] where it is stored
     slots: torch.Tensor,  # [rows, keys]
-    mask: torch.Tensor,  # [rows, width, keys]
+    mask: torch.Tensor,  # [rows, width, keys] of this layer
+    whole: torch.Tensor,  # [rows, width, keys] as if the layer had no sliding window
     out: torch.Tensor,  # [rows * width, heads, channels] overwritten if it is not finite
 ) -> None:
     """Compute again without keys that are not finite; queries that see one of them get NaN.
@@ -39,7 +42,7 @@ def recompute_without_bad_keys(
     finite = by_row.masked_fill(is_bad[:, :, None], 0.0).view_as(stored)
     out.copy_(attend(query, finite))
     out.masked_fill_(sees_bad[:, None, None], math.nan)
-    _zero_unseen_(layer, slots, is_bad, is_seen.any(1))
+    _zero_unseen_(layer, slots, is_bad, (whole == 0).any(1))
 
 
 def _zero_unseen_(
@@ -54,4 +57,4 @@ def _zero_unseen_(
     """
     unseen = slots[is_bad & ~is_seen]
     unseen = unseen[~torch.isin(unseen, slots[is_seen])]  # page 0 is in several rows
-    layer.view(-1, *layer.shape[2:]).index_fill_(0, unseen, 0.0)
+    as_moved(layer).view(-1, *layer.shape[2:]).index_fill_(0, unseen, 0)

@@ -16,6 +16,7 @@ import torch
 from outrider.config.draft_config import MAX_NODES
 from outrider.config.settings import MAX_PAGE
 from outrider.kv.bad_keys import recompute_without_bad_keys
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.attention.fill_tree_order import fill_tree_order
 from outrider.ops.attention.ordered_attention import (
     BLOCK,
@@ -24,6 +25,7 @@ from outrider.ops.attention.ordered_attention import (
     SeenKeys,
     TreeOrder,
     attend_in_order,
+    in_window,
     num_blocks,
     padded_keys,
 )
@@ -114,10 +116,10 @@ class ReferenceAttention:
         query: torch.Tensor,  # [num_query, heads, head_dim]
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         plan: AttentionPlan,
-        scale: float,
+        rule: AttentionRule,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
         assert isinstance(plan, ReferencePlan)
-        attend = partial(_attend, layer=layer, scale=scale, channels=_KEYS_AND_VALUES)
+        attend = partial(_attend, layer=layer, rule=rule, channels=_KEYS_AND_VALUES)
         return self._run(query, plan, attend)
 
     def run_latent(
@@ -129,7 +131,8 @@ class ReferenceAttention:
         latent: int,
     ) -> torch.Tensor:  # [num_query, heads, latent]
         assert isinstance(plan, ReferencePlan)
-        attend = partial(_attend, layer=layer, scale=scale, channels=latent)
+        rule = AttentionRule(scale=scale)
+        attend = partial(_attend, layer=layer, rule=rule, channels=latent)
         return self._run(query, plan, attend)
 
     def _run(self, query: torch.Tensor, plan: ReferencePlan, attend: Attend) -> torch.Tensor:
@@ -161,6 +164,7 @@ class ReferenceAttention:
             mask=arena.view(f"attention.{group}.mask", rows, width, keys),
             order=order,
             indices={},
+            windowed={},
             is_one_chunk=group == "chunk" and rows == 1,
         )
 
@@ -206,6 +210,7 @@ class ReferenceAttention:
         place = torch.arange(size, device=rows.device)
         slots = (pages[:, :, None] * size + place).flatten(1)
         group.indices.clear()
+        group.windowed.clear()
         group.slots.zero_()
         group.slots[:, : slots.shape[1]] = slots
 
@@ -222,7 +227,7 @@ def _attend(
     seen: SeenKeys,
     *,
     layer: torch.Tensor,  # [pages, page_size, vectors, dim]
-    scale: float,
+    rule: AttentionRule,
     channels: int,  # of a latent that are its value; or _KEYS_AND_VALUES
 ) -> torch.Tensor:  # [rows * width, heads, channels]
     vectors, dim = layer.shape[2:]
@@ -232,11 +237,13 @@ def _attend(
         seen.indices[vectors] = index.view(-1)
     stored = layer.view(-1, dim).index_select(0, seen.indices[vectors])
     stored = stored.view(-1, seen.slots.shape[1], dim).float()  # [vectors * rows, keys, dim]
-    attend = partial(_attend_stored, seen=seen, scale=scale, channels=channels)
+    own = in_window(seen, rule.window)
+    attend = partial(_attend_stored, seen=own, rule=rule, channels=channels)
     out = attend(query, stored)
     graph_break(
-        recompute_without_bad_keys, attend, query, stored, layer, seen.slots, seen.mask, out
-    )
+        recompute_without_bad_keys, attend, query, stored, layer, seen.slots, own.mask, seen.mask,
+        out,
+    )  # fmt: skip
     return out
 
 
@@ -245,13 +252,13 @@ def _attend_stored(
     stored: torch.Tensor,  # [vectors * rows, keys, dim] float32
     *,
     seen: SeenKeys,
-    scale: float,
+    rule: AttentionRule,
     channels: int,
 ) -> torch.Tensor:  # [rows * width, heads, channels]
     if channels:
-        return attend_in_order(query, stored, stored[..., :channels], seen, scale)
+        return attend_in_order(query, stored, stored[..., :channels], seen, rule)
     half = len(stored) // 2
-    return attend_in_order(query, stored[:half], stored[half:], seen, scale)
+    return attend_in_order(query, stored[:half], stored[half:], seen, rule)
 
 
 def _fill_mask(group: SeenKeys, *, visible: torch.Tensor) -> None:

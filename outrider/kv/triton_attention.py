@@ -9,6 +9,7 @@ import torch
 from outrider.config.draft_config import MAX_NODES
 from outrider.config.settings import MAX_PAGE
 from outrider.kv.head_shape import HeadShape
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.attention.decode_triton import attend_decode
 from outrider.ops.attention.latent_decode_triton import attend_latent_decode, num_latent_partials
 from outrider.ops.attention.latent_prefill_triton import attend_latent_chunks
@@ -138,12 +139,12 @@ class TritonAttention:
         query: torch.Tensor,  # [num_query, heads, head_dim]
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         plan: AttentionPlan,
-        scale: float,
+        rule: AttentionRule,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
         assert isinstance(plan, TritonPlan)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        decode = partial(attend_decode, queries=plan.decode.queries)
-        _attend((decode, attend_chunks), query, layer, out, plan, scale)
+        decode = partial(attend_decode, queries=plan.decode.queries, rule=rule)
+        _attend((decode, partial(attend_chunks, rule=rule)), query, layer, out, plan)
         return out
 
     def run_latent(
@@ -156,7 +157,9 @@ class TritonAttention:
     ) -> torch.Tensor:  # [num_query, heads, latent]
         assert isinstance(plan, TritonPlan)
         out = torch.empty((*query.shape[:2], latent), dtype=query.dtype, device=query.device)
-        _attend((attend_latent_decode, attend_latent_chunks), query, layer, out, plan, scale)
+        decode = partial(attend_latent_decode, scale=scale)
+        chunks = partial(attend_latent_chunks, scale=scale)
+        _attend((decode, chunks), query, layer, out, plan)
         return out
 
     def _num_partials(self, shape: StepShape) -> int:
@@ -184,7 +187,6 @@ def _attend(
     layer: torch.Tensor,
     out: torch.Tensor,
     plan: TritonPlan,
-    scale: float,
 ) -> None:
     """Decode rows, then chunks, where the step has any."""
     for_decode, for_chunks = kernels
@@ -199,7 +201,6 @@ def _attend(
             limits=part.limits,
             tails=part.tails,
             partials=part.partials,
-            scale=scale,
             is_tree=_is_tree(plan.shape),
         )
     if plan.shape.chunk.rows:
@@ -209,7 +210,6 @@ def _attend(
             out[num_decode_query:],
             pages=plan.chunk.pages,
             bounds=plan.chunk.bounds,
-            scale=scale,
         )
 
 

@@ -1,15 +1,19 @@
 """The forward pass that all families share: a pure function of a plan, the weights and the KV."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.kv.kv_pool import KVPool
+from outrider.models.adapters.adapter_bank import NO_ADAPTERS, AdapterWeights
 from outrider.models.cache_layout import CacheLayout
 from outrider.models.draft_model import AuxLayers
 from outrider.models.layers.attention_layer import Attention, AttentionStep, pad_rows
+from outrider.models.layers.compiled_layers import CompiledLayers, compile_layers
 from outrider.models.layers.mlp import FeedForward, FeedStep
 from outrider.models.layers.reduced_layers import OwnLogits, own_logits
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
@@ -18,6 +22,7 @@ from outrider.models.paged_layout import paged_layout
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_cache import RecurrentLayout, RecurrentPool
 from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.place_embeds import place_embeds_
 from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.sampling.widen_logits import widen_logits
 from outrider.step.attention_backend import AttentionBackend
@@ -32,6 +37,50 @@ class DecoderLayer:
     attention: Attention
     mlp_norm: Norm
     mlp: FeedForward
+    rotary: int = 0  # index of its rotary embedding among those of the stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuxStates:
+    """Where the streams that a drafter reads are copied to."""
+
+    layers: tuple[int, ...]  # after how many layers; 0 is the input
+    out: torch.Tensor  # [num_query, aux] one stream beside the other, perhaps others behind them
+
+
+class LayerStack:
+    """Owns the layers."""
+
+    def __init__(self, layers: Sequence[DecoderLayer], compiled: CompiledLayers | None) -> None:
+        self._layers = tuple(layers)
+        self._compiled = compiled  # the same layers; None where they have other parts
+
+    def __call__(
+        self,
+        x: torch.Tensor,  # [n, in] of the first norm; n is num_query or more
+        stream: torch.Tensor,  # [n, hidden] the residual of the first layer; may be overwritten
+        stored: Sequence[Any],  # the cache of each layer
+        *,
+        steps: Sequence[AttentionStep],  # one for each rotary embedding
+        feed: FeedStep,
+        aux: AuxStates,
+    ) -> torch.Tensor:  # [num_query or n, hidden]
+        """The residual stream after all layers; writes the KV of every query token."""
+        if self._compiled is not None and self._compiled.can_run(steps[0].backend, stored):
+            return self._compiled(x, stream, stored, steps[0], aux.layers, aux.out)
+        _copy_aux(aux, 0, stream)
+        for number, (layer, cache) in enumerate(zip(self._layers, stored, strict=True), start=1):
+            stream = layer.attention(layer.attention_norm(x), stream, cache, steps[layer.rotary])
+            stream = x = layer.mlp(layer.mlp_norm(stream), stream, feed)
+            _copy_aux(aux, number, stream)
+        return stream
+
+
+def stack_layers(layers: Sequence[DecoderLayer]) -> LayerStack:
+    """The layers in the fastest form that they have."""
+    if any(layer.rotary for layer in layers):  # the compiled form has one rotary embedding
+        return LayerStack(layers, None)
+    return LayerStack(layers, compile_layers([(layer.attention, layer.mlp) for layer in layers]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +88,7 @@ class DecoderParts:
     """All weights of a decoder, ready to compute with."""
 
     embedding: torch.Tensor  # [vocab, hidden]
-    rotary: RotaryEmbedding
+    rotaries: tuple[RotaryEmbedding, ...]  # that layers have
     layers: tuple[DecoderLayer, ...]
     norm: Norm
     head: Linear
@@ -66,12 +115,15 @@ class Decoder:
         *,
         share: ModelConfig | None = None,  # None: all of the model
         ranks: RankGroup = ONE_RANK,
+        adapters: AdapterWeights = NO_ADAPTERS,
     ) -> None:
         self.config = config
         self.share = share or config
         self.ranks = ranks
+        self.adapters = adapters
         self.dtype = parts.embedding.dtype
         self._parts = parts
+        self._stack = stack_layers(parts.layers)
         self._min_rows = parts.head.min_rows
 
     @property
@@ -80,7 +132,8 @@ class Decoder:
 
     @property
     def rotary(self) -> RotaryEmbedding:
-        return self._parts.rotary
+        """Of the first layer."""
+        return self._parts.rotaries[0]
 
     def layout(
         self, *, page_size: int, nodes: int
@@ -116,26 +169,28 @@ class Decoder:
         """The final hidden state of every query token, and its aux hidden states; writes the KV."""
         parts, queries = self._parts, plan.queries
         num_query = queries.tokens.shape[0]
-        step = AttentionStep(
-            rotation=parts.rotary.at(queries.positions),
-            slots=queries.slots,
-            backend=attention,
-            plan=plan.attention,
-        )
+        steps = [
+            AttentionStep(
+                rotation=rotary.at(queries.positions),
+                slots=queries.slots,
+                backend=attention,
+                plan=plan.attention,
+            )
+            for rotary in parts.rotaries
+        ]
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=kv.layout.page_size)
         # Rows past num_query only give linear layers a faster size; attention never sees them.
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
+        self.adapters.begin(queries.adapters, tokens.shape[0])
         hidden_states = F.embedding(tokens, parts.embedding)
+        if plan.shape.has_embeds:
+            embeds, of_chunks = plan.embeds, slice(plan.shape.num_decode_query, num_query)
+            place_embeds_(hidden_states[of_chunks], embeds.vectors, embeds.is_embedded)
         aux_hidden_states = hidden_states.new_empty(num_query, self._aux_width(aux_layers))
-        _collect_aux(aux_hidden_states, aux_layers, 0, hidden_states)
-        for number, (layer, stored) in enumerate(
-            zip(parts.layers, kv.layers, strict=True), start=1
-        ):
-            hidden_states = layer.attention(
-                layer.attention_norm(hidden_states), hidden_states, stored, step
-            )
-            hidden_states = layer.mlp(layer.mlp_norm(hidden_states), hidden_states, feed)
-            _collect_aux(aux_hidden_states, aux_layers, number, hidden_states)
+        aux = AuxStates(layers=aux_layers.layers, out=aux_hidden_states)
+        hidden_states = self._stack(
+            hidden_states, hidden_states, kv.layers, steps=steps, feed=feed, aux=aux
+        )
         hidden_states = parts.norm(hidden_states[:num_query])
         if aux_layers.final:
             aux_hidden_states[:, -hidden_states.shape[1] :] = hidden_states
@@ -166,16 +221,14 @@ class Decoder:
         extra = max(size - self.embedding.shape[0], 0)
         embedding = F.pad(self.embedding, (0, 0, 0, extra)) if extra else self.embedding
         parts = replace(self._parts, embedding=embedding)
-        return Decoder(self.config, parts, share=self.share, ranks=self.ranks)
+        return Decoder(
+            self.config, parts, share=self.share, ranks=self.ranks, adapters=self.adapters
+        )
 
 
-def _collect_aux(
-    aux_hidden_states: torch.Tensor, aux_layers: AuxLayers, depth: int, hidden_states: torch.Tensor
-) -> None:
+def _copy_aux(aux: AuxStates, depth: int, stream: torch.Tensor) -> None:
     """Copy the stream after `depth` layers if a drafter reads it: later layers overwrite it."""
-    width = hidden_states.shape[1]
-    for place, layer in enumerate(aux_layers.layers):
+    num_query, width = aux.out.shape[0], stream.shape[1]
+    for place, layer in enumerate(aux.layers):
         if layer == depth:
-            aux_hidden_states[:, place * width : (place + 1) * width] = hidden_states[
-                : aux_hidden_states.shape[0]
-            ]
+            aux.out[:, place * width : (place + 1) * width] = stream[:num_query]

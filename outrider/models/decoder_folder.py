@@ -6,6 +6,7 @@ from pathlib import Path
 
 from outrider.config.engine_config import Arithmetic
 from outrider.models.decoder import Decoder
+from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_loader import load_head
 from outrider.models.eagle.inspect_head import HeadReport, inspect_head
@@ -31,7 +32,7 @@ class DecoderFolder:
 
     def load_head(
         self, head: Path, target: AnyTarget, *, dtype: WeightType, arithmetic: Arithmetic
-    ) -> AnyDraftModel:
+    ) -> AnyDraftModel | DFlashHead:
         assert isinstance(target, Decoder), "the decoder of this folder"
         return load_head(
             head,

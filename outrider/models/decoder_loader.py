@@ -4,29 +4,38 @@ Peak memory is the finished model and one fused projection.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
-from outrider.config.engine_config import Arithmetic
+from outrider.config.engine_config import Arithmetic, Quantization
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
+from outrider.models.adapters.adapter_bank import (
+    NO_ADAPTERS,
+    NO_BANK,
+    AdapterBank,
+    AdapterWeights,
+    BankSizes,
+    ReadRows,
+    StackRows,
+)
+from outrider.models.attention_tensors import AttentionLoader
 from outrider.models.cut_head import head_cut, make_head
 from outrider.models.decoder import Decoder, DecoderLayer, DecoderParts
 from outrider.models.decoder_check import check_tensors, own_names
 from outrider.models.decoder_tensors import (
     EMBEDDING,
     HEAD,
-    QKV,
     RECURRENT,
     ROUTER_BIAS,
     SHARED_GATE,
     expert_family,
     expert_tensors,
     layer_prefix,
+    tensor_shapes,
 )
 from outrider.models.expert_config import ExpertsConfig
 from outrider.models.expert_tensors import (
@@ -34,35 +43,30 @@ from outrider.models.expert_tensors import (
     are_stacked,
     sizes_of,
 )
+from outrider.models.expert_weights import read_experts
 from outrider.models.latent_tensors import load_latent_attention
-from outrider.models.layers.attention_layer import (
-    Attention,
-    NoGate,
-    SelfAttention,
-    SigmoidGate,
-    SplitProjection,
-)
+from outrider.models.layers.attention_layer import Attention
 from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import Gate, SharedGate, gate_of
 from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp
-from outrider.models.layers.normed_linear import gate_behind, project_behind
+from outrider.models.layers.normed_linear import gate_behind
 from outrider.models.layers.reduced_layers import ReducedAttention, ReducedFeed
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.layers.router import TopKRouter
 from outrider.models.model_config import (
-    AttentionConfig,
     LatentConfig,
     ModelConfig,
     read_config,
 )
-from outrider.models.partial_rope_tensors import spread_channels
+from outrider.models.norm_tensors import norm_weight
 from outrider.models.rank_share import decoder_cuts, share_of
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
-from outrider.models.registry import ExpertFamily, Family
+from outrider.models.registry import ExpertFamily
 from outrider.models.safetensors_reader import Checkpoint
-from outrider.models.tensor_cut import WHOLE, Cut
+from outrider.models.tensor_source import RenamedTensors, TensorSource
+from outrider.ops.linear.any_weight import AnyWeight, fuse_weights, place_weight, stack_weights
 from outrider.ops.linear.choose_linear import (
     LinearMaker,
     WeightType,
@@ -71,23 +75,11 @@ from outrider.ops.linear.choose_linear import (
     is_computed_in_float32,
     wide_linear,
 )
-from outrider.ops.linear.linear import BiasedLinear, Linear
+from outrider.ops.linear.linear import Linear
 from outrider.ops.moe.experts import make_experts
-from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
-from outrider.ops.norm_rope.rms_norm import Norm, make_norm, widest_norm_dtype
-
-ReadCut = Callable[[str, Cut], torch.Tensor]  # a part of the tensor of this name
-
+from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 
 _log = logging.getLogger(__name__)
-
-
-class TensorSource(Protocol):
-    """Where the tensors of a decoder come from: a folder, or random numbers in a benchmark."""
-
-    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
-        """A part of the tensor of this name, which has the shape that `tensor_shapes` gives it."""
-        ...
 
 
 def load_decoder(
@@ -96,11 +88,13 @@ def load_decoder(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
+    quantization: Quantization = "none",
     ranks: RankGroup = ONE_RANK,
+    bank: BankSizes = NO_BANK,
 ) -> Decoder:
     """The decoder in a Hugging Face folder. Its tensors must match its config.json exactly."""
     config = read_config(folder)
-    with Checkpoint(folder, config.family.nesting) as checkpoint:
+    with Checkpoint(folder, config.family.nesting, quantization) as checkpoint:
         check_tensors(checkpoint, config)
         if checkpoint.is_partial:
             _log.info("the vision part is not loaded: text only")
@@ -113,6 +107,7 @@ def load_decoder(
             arithmetic=arithmetic,
             ranks=ranks,
         )
+        builder.reserve_adapters(bank)
         return builder.build()
 
 
@@ -139,7 +134,7 @@ def build_decoder(
 
 def build_block(
     config: ModelConfig,
-    read: ReadCut,  # a tensor by its name below the layer
+    source: TensorSource,  # of tensors by their names below the layer
     *,
     layer: int,
     are_experts_stacked: bool,
@@ -151,7 +146,7 @@ def build_block(
     """A decoder layer like the given one, from other tensors. Used for draft modules."""
     builder = _Builder(
         config,
-        _LayerTensors(layer_prefix(layer), read),
+        RenamedTensors(source, lambda name: name.removeprefix(layer_prefix(layer))),
         are_experts_stacked=are_experts_stacked,
         dtype=dtype,
         device=device,
@@ -161,33 +156,9 @@ def build_block(
     return builder.block(layer)
 
 
-def norm_weight(
-    stored: torch.Tensor, family: Family, *, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    """The factors of a norm.
-
-    Families with zero-centred norms store factor - 1. The sum would lose small values in half
-    precision, so it has the type of `widest_norm_dtype`.
-    """
-    if not family.has_zero_centred_norms:
-        return stored.to(device, dtype)
-    return (stored.float() + 1).to(device, widest_norm_dtype(device, dtype))
-
-
 def _can_hold_experts(dtype: WeightType, device: torch.device) -> bool:
     """Whether the expert kernels support this weight type on this device."""
     return not is_computed_in_float32(dtype, device)
-
-
-class _LayerTensors:
-    """The tensors of one layer, read by their names below the layer."""
-
-    def __init__(self, prefix: str, read: ReadCut) -> None:
-        self._prefix = prefix
-        self._read = read
-
-    def read(self, name: str, cut: Cut = WHOLE) -> torch.Tensor:
-        return self._read(name.removeprefix(self._prefix), cut)
 
 
 class _Builder:
@@ -214,10 +185,23 @@ class _Builder:
         self._arithmetic: Arithmetic = arithmetic
         self._dtype = computed_dtype(dtype, device)
         self._device = device
+        self.adapters: AdapterWeights = NO_ADAPTERS
         if isinstance(config.experts, ExpertsConfig) and not _can_hold_experts(dtype, device):
             raise ConfigError(
                 f"experts cannot be stored as {dtype} on {device.type}; use --dtype bfloat16 or "
                 "float32"
+            )
+
+    def reserve_adapters(self, sizes: BankSizes) -> None:
+        """Give the layers that are made from now on room for adapters."""
+        if sizes.num_slots:
+            self.adapters = AdapterBank(
+                sizes,
+                shapes=tensor_shapes(self._model, are_experts_stacked=self._are_experts_stacked),
+                nesting=self._model.family.nesting,
+                cuts=self._cuts,
+                dtype=self._dtype,
+                device=self._device,
             )
 
     def build(self) -> Decoder:
@@ -227,17 +211,20 @@ class _Builder:
         head = self._head(embedding)
         parts = DecoderParts(
             embedding=embedding,
-            rotary=RotaryEmbedding(
-                config.rope,
-                head_dim=config.attention.rotary_dim,
-                dtype=self._dtype,
-                device=self._device,
+            rotaries=tuple(
+                RotaryEmbedding(
+                    rope,
+                    head_dim=config.attention.rotary_dim,
+                    dtype=self._dtype,
+                    device=self._device,
+                )
+                for rope in config.pattern.different_ropes
             ),
             layers=tuple(self.block(index) for index in range(config.num_layers)),
             norm=self._norm("model.norm.weight"),
             head=head,
         )
-        return Decoder(self._model, parts, share=config, ranks=self._ranks)
+        return Decoder(self._model, parts, share=config, ranks=self._ranks, adapters=self.adapters)
 
     def block(self, index: int) -> DecoderLayer:
         attention_norm, attention = self._attention(index)
@@ -246,7 +233,11 @@ class _Builder:
             attention = ReducedAttention(attention, self._ranks)
             mlp = ReducedFeed(mlp, self._ranks)
         return DecoderLayer(
-            attention_norm=attention_norm, attention=attention, mlp_norm=mlp_norm, mlp=mlp
+            attention_norm=attention_norm,
+            attention=attention,
+            mlp_norm=mlp_norm,
+            mlp=mlp,
+            rotary=self._config.pattern.rope_index(index),
         )
 
     def _attention(self, index: int) -> tuple[Norm, Attention]:
@@ -262,13 +253,8 @@ class _Builder:
             )
         if isinstance(config, LatentConfig):
             return norm, load_latent_attention(config, self._config.rope, prefix, self)
-        heads, qkv = self._head_norm(prefix, config), self._qkv(prefix, config)
-        has_gates = self._config.family.has_output_gate
-        apart = SplitProjection(config, qkv=qkv, head_norm=heads, has_gates=has_gates)
-        norm, project = project_behind(norm, apart, num_ranks=self._ranks.size)
-        gate = SigmoidGate() if has_gates else NoGate()
-        output = self._linear(prefix + "o_proj.weight")
-        return norm, SelfAttention(config, project=project, gate=gate, output=output)
+        loader = AttentionLoader(self._config, config, prefix, self, layer=index)
+        return loader.load(norm, num_ranks=self._ranks.size)
 
     def _feed(self, index: int, *, are_stacked: bool) -> tuple[Norm, FeedForward]:
         layer, experts = layer_prefix(index), self._config.experts_at(index)
@@ -277,20 +263,18 @@ class _Builder:
             tensors = expert_tensors(self._config, experts, are_stacked=are_stacked)
             return norm, self._mixture(layer, experts, tensors)
         norm, gate = gate_behind(norm, self._gate(layer + "mlp."))
-        return norm, Mlp(gate=gate, down=self._linear(layer + "mlp.down_proj.weight"))
+        return norm, Mlp(gate=gate, down=self.linear(layer + "mlp.down_proj.weight"))
 
     def _dense(self, block: str) -> Mlp:
-        return Mlp(gate=self._gate(block), down=self._linear(block + "down_proj.weight"))
+        return Mlp(gate=self._gate(block), down=self.linear(block + "down_proj.weight"))
 
     def _gate(self, block: str) -> Gate:
-        return gate_of(self._linear(block + "gate_proj.weight", block + "up_proj.weight"))
+        return gate_of(self.linear(block + "gate_proj.weight", block + "up_proj.weight"))
 
     def _mixture(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> MoeMlp:
         held = held_experts(config.num, self._ranks)
         sizes = sizes_of(replace(config, num=len(held)), self._config.block.hidden)
-        gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
-        tensors.read_gate_up(lambda name: self._read(layer + name), gate_up, held)
-        tensors.read_down(lambda name: self._read(layer + name), down, held)
+        gate_up, down = read_experts(self, tensors, layer, sizes, held, self._empty)
         return MoeMlp(
             router=self._router(layer, config, tensors),
             experts=divide_experts(make_experts(gate_up, down), held, self._ranks.experts),
@@ -304,7 +288,7 @@ class _Builder:
         if not config.has_shared_gate:
             return (self._dense(block),)
         share = wide_linear(self.read_wide(layer + SHARED_GATE), self._arithmetic)
-        down = self._linear(block + "down_proj.weight")
+        down = self.linear(block + "down_proj.weight")
         return (Mlp(gate=SharedGate(self._gate(block), share), down=down),)
 
     def _router(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> TopKRouter:
@@ -313,56 +297,22 @@ class _Builder:
         if config.has_bias:
             bias = self.read_wide(layer + ROUTER_BIAS)
         if not isinstance(family, ExpertFamily) or family.routing == "softmax":
-            return TopKRouter(config.routing, gate=self._linear(layer + tensors.router), bias=bias)
+            gate = self.make_linear(self.read(layer + tensors.router))
+            return TopKRouter(config.routing, gate=gate, bias=bias)
         gate = wide_linear(self.read_wide(layer + tensors.router), self._arithmetic)
         return TopKRouter(config.routing, gate=gate, bias=bias)
 
     def read_wide(self, name: str) -> torch.Tensor:
-        return self._read(name).to(self._device, torch.float32)
+        return self.read_part(name).to(self._device, torch.float32)
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
 
-    def _qkv(self, prefix: str, attention: AttentionConfig) -> Linear:
-        def stacked(part: str) -> torch.Tensor:
-            query, key, value = (self.read(f"{prefix}{name}.{part}") for name in QKV)
-            query, gate = self._split_gate(query, attention)
-            rotated = self._spread(query, attention), self._spread(key, attention)
-            return torch.cat([*rotated, value, gate])
-
-        linear = self.make_linear(stacked("weight"))
-        has_bias = self._config.family.has_qkv_bias
-        return BiasedLinear(linear, stacked("bias")) if has_bias else linear
-
-    def _split_gate(
-        self, query: torch.Tensor, attention: AttentionConfig
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows of queries and the rows of their gates; no gate rows without output gates."""
-        if not self._config.family.has_output_gate:
-            return query, query[:0]
-        pairs = query.view(attention.heads, 2, attention.head_dim, *query.shape[1:])
-        return pairs[:, 0].flatten(0, 1), pairs[:, 1].flatten(0, 1)
-
-    def _spread(self, heads: torch.Tensor, attention: AttentionConfig) -> torch.Tensor:
-        """Queries or keys in the channel order that the layers rotate. See `spread_channels`."""
-        rotated = self._config.rope.num_rotated(attention.head_dim)
-        return spread_channels(heads, head_dim=attention.head_dim, rotated=rotated)
-
-    def _head_norm(self, prefix: str, attention: AttentionConfig) -> HeadNorm:
-        if not self._config.family.has_head_norm:
-            return NoHeadNorm()
-        query, key = (
-            self._spread(self._norm_weight(f"{prefix}{name}.weight"), attention).expand(heads, -1)
-            for name, heads in (("q_norm", attention.heads), ("k_norm", attention.kv_heads))
-        )
-        weight = torch.cat([query, key])  # [heads + kv_heads, head_dim]
-        return NormEachHead(make_norm(weight, self._config.block.norm_eps))
-
     def _norm(self, name: str) -> Norm:
-        return make_norm(self._norm_weight(name), self._config.block.norm_eps)
+        return make_norm(self.norm_weight(name), self._config.block.norm_eps)
 
-    def _norm_weight(self, name: str) -> torch.Tensor:
-        stored, family = self._read(name), self._config.family
+    def norm_weight(self, name: str) -> torch.Tensor:
+        stored, family = self.read_part(name), self._config.family
         return norm_weight(stored, family, dtype=self._dtype, device=self._device)
 
     def _head(self, embedding: torch.Tensor) -> Linear:
@@ -374,9 +324,22 @@ class _Builder:
             rows = self._source.read(HEAD, cut).to(self._device, self._dtype)
         return make_head(rows, ranks, vocab_size=vocab, make_linear=self.make_linear)
 
-    def _linear(self, *names: str) -> Linear:
+    def linear(self, *names: str) -> Linear:
         """One projection for several weights with the same input, stacked."""
-        return self.make_linear(self.read(*names))
+
+        def stacked(read: ReadRows) -> torch.Tensor:
+            return torch.cat([read(name) for name in names])
+
+        return self.adaptable(names, stacked)
+
+    def adaptable(self, names: Sequence[str], stack_rows: StackRows) -> Linear:
+        """A projection of the weights of these names, whose adapters are stacked like them."""
+        weights = {name: self.read_weight_part(name) for name in names}
+        fused = place_weight(fuse_weights(weights, stack_rows), self._device, self._dtype)
+        shape, linear = tuple(fused.shape), self.make_linear(fused)
+        if not isinstance(self.adapters, AdapterBank):
+            return linear
+        return self.adapters.adapt(linear, names, stack_rows, shape=shape)
 
     def _embedding(self) -> torch.Tensor:
         """Only the rows of a step's tokens are read, so on a CPU it stays in its file if it can."""
@@ -384,9 +347,17 @@ class _Builder:
 
     def read(self, *names: str) -> torch.Tensor:
         """The tensors, stacked, on the device in the dtype of activations."""
-        stacked = torch.cat([self._read(name) for name in names])
+        stacked = torch.cat([self.read_part(name) for name in names])
         return stacked.to(self._device, self._dtype)
 
-    def _read(self, name: str) -> torch.Tensor:
+    def weight(self, *names: str) -> AnyWeight:
+        """The weights of a linear layer, stacked, on the device; quantised if stored so."""
+        stacked = stack_weights([self.read_weight_part(name) for name in names])
+        return place_weight(stacked, self._device, self._dtype)
+
+    def read_weight_part(self, name: str) -> AnyWeight:
+        return self._source.read_weight(name, self._cuts.cut(name))
+
+    def read_part(self, name: str) -> torch.Tensor:
         """This rank's part of a tensor, as stored."""
         return self._source.read(name, self._cuts.cut(name))

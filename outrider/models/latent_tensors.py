@@ -1,6 +1,7 @@
 """The stored projections of latent attention, and their absorbed form, which is made at load."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -13,7 +14,9 @@ from outrider.models.layers.mla import (
     WholeQueries,
     score_scale,
 )
-from outrider.models.model_config import LatentConfig, RopeConfig
+from outrider.models.model_config import LatentConfig
+from outrider.models.rope_config import RopeConfig
+from outrider.ops.linear.any_weight import AnyWeight, rearrange_rows, stack_weights
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 
@@ -29,7 +32,11 @@ class LatentReader(Protocol):
         """The tensors, stacked, on the device in the dtype of activations."""
         ...
 
-    def make_linear(self, weight: torch.Tensor) -> Linear: ...
+    def weight(self, *names: str) -> AnyWeight:
+        """The weights of a linear layer, stacked, on the device; quantised if stored so."""
+        ...
+
+    def make_linear(self, weight: AnyWeight) -> Linear: ...
 
 
 def latent_shapes(config: LatentConfig, hidden: int) -> Iterator[tuple[str, Shape]]:
@@ -52,15 +59,18 @@ def load_latent_attention(
 ) -> LatentAttention:
     """The attention whose tensor names begin with `prefix`."""
 
-    def rotated(name: str, dim: int) -> torch.Tensor:
-        weight = reader.read(prefix + name)
-        return split_rotary_pairs(weight, dim=dim, rope=config.rope) if is_interleaved else weight
+    def rotated(name: str, dim: int) -> AnyWeight:
+        weight = reader.weight(prefix + name)
+        if not is_interleaved:
+            return weight
+        split = partial(split_rotary_pairs, dim=dim, rope=config.rope)
+        return rearrange_rows(weight, split)
 
     is_interleaved, head = rope.is_interleaved, config.nope + config.rope
     latents = rotated("kv_a_proj_with_mqa.weight", config.width)
     queries: QueryProjection = WholeQueries()
     if config.query_rank:
-        first = reader.read(prefix + "q_a_proj.weight")
+        first = reader.weight(prefix + "q_a_proj.weight")
         queries = LowRankQueries(
             norm=make_norm(reader.read(prefix + "q_a_layernorm.weight"), _EPS),
             up=reader.make_linear(rotated("q_b_proj.weight", head)),
@@ -70,11 +80,11 @@ def load_latent_attention(
     return LatentAttention(
         config,
         scale=score_scale(config, rope),
-        down=reader.make_linear(torch.cat([first, latents])),
+        down=reader.make_linear(stack_weights([first, latents])),
         queries=queries,
         norm=_norm(prefix, reader),
         projections=split_projections(reader.read(prefix + "kv_b_proj.weight"), config),
-        output=reader.make_linear(reader.read(prefix + "o_proj.weight")),
+        output=reader.make_linear(reader.weight(prefix + "o_proj.weight")),
     )
 
 

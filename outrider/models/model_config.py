@@ -9,24 +9,25 @@ from outrider.errors import ConfigError
 from outrider.models.config_fields import (
     MOST_LAYERS,
     read_fields,
-    read_list,
     read_real,
     read_size,
     read_size_or,
 )
 from outrider.models.expert_config import ExpertsConfig, NoExperts, parse_experts
+from outrider.models.layer_pattern import LayerPattern, parse_pattern
 from outrider.models.quantised.quantisation import parse_quantisation
 from outrider.models.recurrent.recurrence import NO_RECURRENCE, NoRecurrence, Recurrence
 from outrider.models.recurrent.recurrent_config import parse_recurrence
 from outrider.models.registry import ExpertFamily, Family, family_of
-from outrider.models.rope_scaling import RopeScaling, parse_scaling, rope_settings
+from outrider.models.rope_config import RopeConfig, check_pairs
+from outrider.ops.attention.attention_rule import WHOLE_TEXT, AttentionRule
 
 # Fields that would change the computation, and the values that the decoder supports.
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "attention_bias": (False,),
     "mlp_bias": (False,),
-    "use_sliding_window": (False,),
+    "use_bidirectional_attention": (False, None),
     "partial_rotary_factor": (1.0,),
 }
 
@@ -94,22 +95,6 @@ AnyAttention = AttentionConfig | LatentConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RopeConfig:
-    """Rotary position embedding."""
-
-    theta: float
-    scaling: RopeScaling
-    is_interleaved: bool = (
-        False  # stored with the channels of a pair side by side, not half a head apart
-    )
-    share: float = 1.0  # of a head's channels that are rotated: the first ones
-
-    def num_rotated(self, head_dim: int) -> int:
-        """Rotated channels of a head."""
-        return int(head_dim * self.share)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """The structure of a decoder, without its weights."""
 
@@ -120,14 +105,25 @@ class ModelConfig:
     is_tied: bool  # the head is the embedding
     block: BlockConfig
     attention: AnyAttention
-    rope: RopeConfig
+    pattern: LayerPattern
     experts: ExpertsConfig | NoExperts
     recurrence: Recurrence | NoRecurrence = NO_RECURRENCE
+
+    @property
+    def rope(self) -> RopeConfig:
+        """Of layers that see their whole text, where the others have another one."""
+        whole = [layer for layer, width in enumerate(self.pattern.windows) if width == WHOLE_TEXT]
+        return self.pattern.ropes[whole[0] if whole else 0]
 
     @property
     def usual_page_size(self) -> int:
         """Tokens per page unless the user sets another number."""
         return USUAL_PAGE
+
+    @property
+    def takes_embeds(self) -> bool:
+        """Embeddings may stand in place of tokens."""
+        return True
 
     @property
     def has_row_state(self) -> bool:
@@ -145,6 +141,14 @@ class ModelConfig:
             )
         return self.attention
 
+    def check_like_llama(self, use: str) -> None:
+        """Refuse layers that only the decoder computes, for other code that reads the weights."""
+        if min(self.pattern.windows) < self.max_context:
+            raise ConfigError(
+                f"{use} computes layers over whole texts, and this model has a sliding window of "
+                f"{min(self.pattern.windows)} tokens; use a model without sliding windows"
+            )
+
     @property
     def attending(self) -> tuple[int, ...]:
         """Layers with attention. The other layers have a recurrent state per row."""
@@ -160,6 +164,11 @@ class ModelConfig:
         if family.routing == "softmax":  # in these families the dense layers are not the first ones
             return self
         return replace(self, experts=replace(experts, layers=frozenset(range(self.num_layers))))
+
+    def rule_at(self, layer: int) -> AttentionRule:
+        """How one layer with keys and values scores them, and which it sees."""
+        scale = self.attention.width**-0.5
+        return AttentionRule(scale=scale, window=self.pattern.window_at(layer))
 
     def experts_at(self, layer: int) -> ExpertsConfig | NoExperts:
         """The experts of one layer."""
@@ -185,6 +194,9 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
     max_context = read_size(fields, "max_position_embeddings")
     num_layers = read_size(fields, "num_hidden_layers", most=MOST_LAYERS)
     attention = _latents(fields) if family.has_latents else _attention(fields)
+    pattern = parse_pattern(fields, family, num_layers=num_layers, max_context=max_context)
+    for rope in dict.fromkeys(pattern.ropes):
+        check_pairs(rope, attention.rotary_dim)
     return ModelConfig(
         family=family,
         num_layers=num_layers,
@@ -197,7 +209,7 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
             norm_eps=read_real(fields, "rms_norm_eps"),
         ),
         attention=attention,
-        rope=_in_pairs(_rope(fields, max_context, family), attention.rotary_dim),
+        pattern=pattern,
         experts=_experts(fields, family, num_layers),
         recurrence=_recurrence(fields, family, num_layers),
     )
@@ -264,13 +276,6 @@ def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
                 f"config.json sets {key} to {fields[key]}, but only {allowed[0]} is supported; "
                 "use another model"
             )
-    # Qwen configs have a window size, and another field says whether it is used.
-    has_window = fields.get("sliding_window") is not None and "use_sliding_window" not in fields
-    if has_window or "sliding_attention" in read_list(fields, "layer_types"):
-        raise ConfigError(
-            f"config.json sets sliding_window to {fields.get('sliding_window')}, which is not "
-            "supported; use a model with full attention"
-        )
 
 
 def _attention(fields: dict[str, Any]) -> AttentionConfig:
@@ -297,64 +302,3 @@ def _latents(fields: dict[str, Any]) -> LatentConfig:
     if config.rope % 2:
         raise ConfigError(f"config.json has qk_rope_head_dim {config.rope}; it must be even")
     return config
-
-
-def _rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfig:
-    """Reads either form: `rope_parameters`, or the older `rope_theta` and `rope_scaling`."""
-    rope = rope_settings(fields)
-    if "rope_theta" in fields and rope.get("rope_theta") is None:  # the inner value wins
-        rope["rope_theta"] = fields["rope_theta"]
-    theta = read_real(rope, "rope_theta") if "rope_theta" in rope else family.theta
-    rope.pop("rope_theta", None)
-    if family.recurrent_projections != "none":  # positions of images; they do not matter for text
-        rope = {key: value for key, value in rope.items() if not key.startswith("mrope_")}
-    if "mscale" in rope and not family.has_latents:
-        raise ConfigError(
-            f"rope scaling with mscale is not supported for {family.name}; set the "
-            "attention_factor that it stands for, or use another model"
-        )
-    share = _share(rope.pop("partial_rotary_factor", None), fields, family)
-    if share != 1.0 and rope.get("rope_type", rope.get("type", "default")) != "default":
-        raise ConfigError(
-            "rope scaling of partly rotated heads is not supported; remove rope_scaling, or set "
-            "the rope_type in rope_parameters to default"
-        )
-    return RopeConfig(
-        theta=theta,
-        share=share,
-        scaling=parse_scaling(rope, max_context),
-        is_interleaved=family.has_latents and bool(fields.get("rope_interleave", True)),
-    )
-
-
-def _in_pairs(rope: RopeConfig, head_dim: int) -> RopeConfig:
-    """The same config. Refuses an odd number of rotated channels."""
-    rotated = rope.num_rotated(head_dim)
-    if rotated < 2 or rotated % 2:
-        raise ConfigError(
-            f"config.json rotates {rotated} of the {head_dim} channels of a head, and "
-            f"channels rotate in pairs; set partial_rotary_factor so that {head_dim} times it is "
-            "an even number"
-        )
-    return rope
-
-
-def _share(stored: object, fields: dict[str, Any], family: Family) -> float:
-    """The rotated share of a head: from either form of the field, or the default of the family.
-
-    Families that rotate whole heads refuse another value. `_refuse_unsupported` checks the older
-    form of the field for them.
-    """
-    if family.rotary_share == 1.0:
-        if stored not in (None, 1.0):
-            raise ConfigError(
-                f"config.json sets partial_rotary_factor to {stored} in rope_parameters, but only "
-                f"1.0 is supported for {family.name}; use another model"
-            )
-        return 1.0
-    usual = fields.get("partial_rotary_factor", family.rotary_share)
-    value = usual if stored is None else stored
-    share = read_real({"partial_rotary_factor": value}, "partial_rotary_factor")
-    if share > 1.0:
-        raise ConfigError(f"config.json rotates {share} of every head; fix partial_rotary_factor")
-    return share

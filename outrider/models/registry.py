@@ -52,6 +52,15 @@ class DenseFamily:
     """No layer of the family has experts."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowStyle:
+    """Which layers have a sliding window where config.json has no `layer_types`."""
+
+    usual: int | None = None  # the window where `sliding_window` is absent; None: there is none
+    period: int = 0  # the last of every so many layers sees its whole text; 0: all have windows
+    has_switch: bool = False  # `use_sliding_window` decides, for layers from `max_window_layers` on
+
+
 RecurrentProjections = Literal["none", "fused", "apart"]  # tensors: Qwen3-Next two, Qwen3.5 four
 
 
@@ -66,6 +75,7 @@ class Family:
     has_output_gate: bool = False  # every query head has a gate for its output
     has_zero_centred_norms: bool = False  # norms are stored as their distance from one
     has_latents: bool = False  # a token stores one vector for all heads
+    windows: WindowStyle = WindowStyle()
     theta: float = 10000.0  # the base frequency where config.json has none
     rotary_share: float = 1.0  # of a head that is rotated where config.json has no share; 1: always
     recurrent_projections: RecurrentProjections = (
@@ -75,6 +85,11 @@ class Family:
     modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
     nesting: Nesting = FLAT  # prefixes of fields and tensors
 
+
+# Mistral-7B-v0.1 has this window. Later models write `"sliding_window": null`. A file without the
+# field means the default of the class, as everywhere else: 4096 in transformers since v0.1.
+_MISTRAL_WINDOWS = WindowStyle(usual=4096)
+_QWEN_WINDOWS = WindowStyle(usual=4096, has_switch=True)
 
 _MIXTRAL = ExpertFamily(
     counts=("num_local_experts",),
@@ -118,6 +133,7 @@ _RECURRENT_QWEN = Family(
     has_head_norm=True,
     has_output_gate=True,
     has_zero_centred_norms=True,
+    windows=_QWEN_WINDOWS,
     rotary_share=0.25,
     recurrent_projections="fused",
     modules=QWEN3_NEXT,
@@ -150,12 +166,15 @@ FAMILIES = {
         modules=GLM4_MOE,
     ),
     "LlamaForCausalLM": Family(name="llama"),
-    "MistralForCausalLM": Family(name="mistral"),
-    "MiMoForCausalLM": Family(name="mimo", has_qkv_bias=True, modules=MIMO),
+    "MinistralForCausalLM": Family(name="ministral", windows=_MISTRAL_WINDOWS),
+    "MistralForCausalLM": Family(name="mistral", windows=_MISTRAL_WINDOWS),
+    "MiMoForCausalLM": Family(name="mimo", has_qkv_bias=True, windows=_QWEN_WINDOWS, modules=MIMO),
     "MixtralForCausalLM": Family(name="mixtral", theta=1e6, experts=_MIXTRAL),
-    "Qwen2ForCausalLM": Family(name="qwen2", has_qkv_bias=True),
-    "Qwen3ForCausalLM": Family(name="qwen3", has_head_norm=True),
-    "Qwen3MoeForCausalLM": Family(name="qwen3-moe", has_head_norm=True, experts=_QWEN3_MOE),
+    "Qwen2ForCausalLM": Family(name="qwen2", has_qkv_bias=True, windows=_QWEN_WINDOWS),
+    "Qwen3ForCausalLM": Family(name="qwen3", has_head_norm=True, windows=_QWEN_WINDOWS),
+    "Qwen3MoeForCausalLM": Family(
+        name="qwen3-moe", has_head_norm=True, windows=_QWEN_WINDOWS, experts=_QWEN3_MOE
+    ),
     "Qwen3NextForCausalLM": replace(_RECURRENT_QWEN, experts=_QWEN3_NEXT),
     "Qwen3_5ForCausalLM": replace(_QWEN3_5, nesting=_OUT_OF_PICTURES),
     "Qwen3_5ForConditionalGeneration": replace(_QWEN3_5, nesting=_WITH_PICTURES),

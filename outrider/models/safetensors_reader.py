@@ -8,16 +8,21 @@ from typing import Self, TypeVar
 import torch
 from safetensors import SafetensorError
 
+from outrider.config.engine_config import Quantization
 from outrider.errors import ConfigError
 from outrider.hub.model_folder import pick_files, read_weight_map
 from outrider.models.finite_weights import is_finite, warn_of_non_finite
 from outrider.models.mapped_file import MappedFile
 from outrider.models.quantised.find_packed import UNUSED, PackedWeight, find_packed
 from outrider.models.quantised.packed_weights import Parts
-from outrider.models.quantised.quantisation import read_quantisation
-from outrider.models.quantised.widen_cut import widen_cut
+from outrider.models.quantised.quantisation import Quantisation, read_quantisation
+from outrider.models.quantised.quantise_at_load import Fp8Rows, is_projection
+from outrider.models.quantised.read_cut import read_cut
 from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.models.text_model_fields import FLAT, Nesting
+from outrider.ops.compiled.find_blocks import has_blocks
+from outrider.ops.linear.any_weight import AnyWeight, widened
+from outrider.ops.linear.quantised_weight import QuantisedWeight
 
 T = TypeVar("T")
 
@@ -27,6 +32,7 @@ _FLOATS = ("F32", "F16", "BF16")
 _INTEGERS = ("I32", "I64")
 _MOST_RESIDENT = 32 << 20  # bytes of the files; a few tensors, which are read together
 _NUM_NAMED = 5  # tensors that an error message lists
+_NUM_SEARCHED = 7  # projections of a layer: GGUF blocks need not be in all of them
 
 
 class Checkpoint:
@@ -38,8 +44,14 @@ class Checkpoint:
     that it is stored in have no names here.
     """
 
-    def __init__(self, folder: Path, nesting: Nesting = FLAT) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nesting: Nesting = FLAT,
+        quantization: Quantization = "none",  # of projections that are stored as floats
+    ) -> None:
         self._folder = folder
+        self._quantization = quantization
         self._nesting = nesting
         self._shards: dict[str, MappedFile] = {}  # by tensor name
         self._packed: dict[str, PackedWeight] = {}  # by the name of the weight
@@ -66,12 +78,36 @@ class Checkpoint:
         except ConfigError as error:
             raise ConfigError(f"{self._folder}: {error}") from error
         self._packed = {f"{module}.weight": packed for module, packed in modules.items()}
+        if self._quantization != "none":
+            self._packed = self._quantised_at_load(quantisation)
         parts = {
             f"{module}.{suffix}" for module, packed in modules.items() for suffix in packed.suffixes
         }
         self._names = (self._shards.keys() - parts) | self._packed.keys()
         if quantisation.method:
             self._names = {name for name in self._names if name.rpartition(".")[2] not in UNUSED}
+
+    def _quantised_at_load(self, quantisation: Quantisation) -> dict[str, PackedWeight]:
+        """Every projection, by its name. Refuses a folder whose weights are quantised already."""
+        flag = f"--quantization {self._quantization}"
+        shapes = {name: self._shape(name) for name in self._shards}
+        if self._packed or quantisation.method:
+            raise ConfigError(
+                f"{self._folder} is quantised already ({quantisation.method or 'by its tensors'}), "
+                f"and {flag} is for weights in bfloat16, float16 or float32; leave it out"
+            )
+        if stacked := [name for name in shapes if len(shapes[name]) == 3 and ".experts" in name]:
+            raise ConfigError(
+                f"{self._folder} stores all experts of a layer in one tensor ({min(stacked)}), "
+                f"which {flag} does not quantise; leave it out"
+            )
+        found = [name for name in shapes if is_projection(name) and self._type(name) in _FLOATS]
+        if any(has_blocks(self._view(name)) for name in sorted(found)[:_NUM_SEARCHED]):
+            raise ConfigError(
+                f"{self._folder} holds the numbers of GGUF blocks, which are quantised already; "
+                f"leave {flag} out"
+            )
+        return {name: PackedWeight(Fp8Rows(), ("weight",)) for name in found}
 
     def __exit__(
         self,
@@ -132,14 +168,30 @@ class Checkpoint:
         if self._resident_bytes > _MOST_RESIDENT:
             self._release()
         tensor = self._widened(name, cut) if name in self._packed else cut.of(self._view(name))
-        if not is_finite(tensor):
-            self._non_finite.add(self._nesting.stored_name(name))
+        self._warn_unless_finite(name, tensor)
         return tensor
+
+    def read_weight(self, name: str, cut: Cut = WHOLE) -> AnyWeight:
+        """One weight or a part of it: a quantised one in its codes, others as by `read`."""
+        if name not in self._packed:
+            return self.read(name, cut)
+        if self._resident_bytes > _MOST_RESIDENT:
+            self._release()
+        form = self._packed[name].form
+        weight = self._explained(name, lambda parts: read_cut(form, parts, cut))
+        self._warn_unless_finite(name, weight)
+        return weight
+
+    def _warn_unless_finite(self, name: str, weight: AnyWeight) -> None:
+        """Remember a weight that is not finite, for the log line at the end."""
+        is_number = weight.is_finite() if isinstance(weight, QuantisedWeight) else is_finite(weight)
+        if not is_number:
+            self._non_finite.add(self._nesting.stored_name(name))
 
     def _widened(self, name: str, cut: Cut) -> torch.Tensor:
         """The numbers of a quantised weight, or of a part of it, in float32."""
         form = self._packed[name].form
-        return self._explained(name, lambda parts: widen_cut(form, parts, cut))
+        return self._explained(name, lambda parts: widened(read_cut(form, parts, cut)))
 
     def _explained(self, name: str, read: Callable[[Parts], T]) -> T:
         """What `read` finds in the parts of a quantised weight; an error names the weight."""

@@ -5,10 +5,11 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from outrider.config.engine_config import Arithmetic
+from outrider.config.engine_config import Arithmetic, Quantization
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import ModelPool
+from outrider.models.adapters.adapter_bank import NO_BANK, AdapterWeights, BankSizes
 from outrider.models.cache_layout import CacheLayout
 from outrider.models.config_fields import read_fields
 from outrider.models.decoder import TargetOutput
@@ -44,6 +45,11 @@ class TargetConfig(Protocol):
         ...
 
     @property
+    def takes_embeds(self) -> bool:
+        """Whether embeddings can stand in place of tokens."""
+        ...
+
+    @property
     def has_row_state(self) -> bool:
         """Whether rows have state outside of pages: then drafts are chains, without trees."""
         ...
@@ -59,6 +65,11 @@ class Target(Protocol[Pool, Planner]):
 
     @property
     def embedding(self) -> torch.Tensor: ...  # [vocab, hidden]
+
+    @property
+    def adapters(self) -> AdapterWeights:
+        """The LoRA adapters of its linear layers, by slot."""
+        ...
 
     def layout(self, *, page_size: int, nodes: int) -> CacheLayout[Pool, Planner]:
         """The layout of its cache, for chains of up to that many nodes."""
@@ -101,12 +112,29 @@ def load_target(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
+    quantization: Quantization = "none",
     ranks: RankGroup = ONE_RANK,
+    bank: BankSizes = NO_BANK,
 ) -> AnyTarget:
     """The model in a folder, of any supported architecture."""
     config = read_target(folder)
     if isinstance(config, V4Config):
+        if bank.num_slots:
+            raise ConfigError("DeepSeek-V4 takes no adapters; leave out --enable-lora")
+        if quantization != "none":
+            raise ConfigError(
+                f"{folder}: --quantization {quantization} is not there for DeepSeek-V4; use the "
+                "quantised weights as they are published"
+            )
         return load_v4(
             folder, config, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks
         )
-    return load_decoder(folder, dtype=dtype, device=device, arithmetic=arithmetic, ranks=ranks)
+    return load_decoder(
+        folder,
+        dtype=dtype,
+        device=device,
+        arithmetic=arithmetic,
+        quantization=quantization,
+        ranks=ranks,
+        bank=bank,
+    )

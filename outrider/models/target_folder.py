@@ -7,6 +7,7 @@ from outrider.config.engine_config import Arithmetic
 from outrider.models.decoder_folder import DecoderFolder
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_folder import V4Folder
+from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.inspect_head import HeadReport
 from outrider.models.mtp.inspect_modules import ModuleReport
@@ -27,7 +28,7 @@ class TargetFolder(Protocol):
 
     def load_head(
         self, head: Path, target: AnyTarget, *, dtype: WeightType, arithmetic: Arithmetic
-    ) -> AnyDraftModel:
+    ) -> AnyDraftModel | DFlashHead:
         """A draft head for this target."""
         ...
 

@@ -1,4 +1,4 @@
-"""Sigmoid, silu and softplus. On a CPU an element has the same bits wherever it is in a tensor.
+"""Activations and soft-capping. On a CPU an element has the same bits wherever it is in a tensor.
 
 torch computes 32 float32 elements at a time, and what remains one by one, by another formula. The
 remainder depends on how many elements there are, and on how threads share them. `exp`, `log` and
@@ -25,6 +25,12 @@ def softplus(x: torch.Tensor) -> torch.Tensor:
     if _has_one_formula(x):
         return F.softplus(x)
     return torch.where(x > _LINEAR_FROM, x, x.exp().add(1.0).log())
+
+
+def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:
+    """cap * tanh(x / cap), the same formula as in the attention kernels."""
+    doubled = (x * (2.0 / cap)).exp()
+    return cap - (2.0 * cap) / doubled.add_(1.0)
 
 
 def silu(x: torch.Tensor) -> torch.Tensor:  # [..., n] both

@@ -15,6 +15,8 @@ from outrider.runtime.row_samplings import RowSamplings
 from outrider.runtime.runner import AgreedStep, Runner
 from outrider.sampling.sampling_flags import joined_flags
 from outrider.step.step_sizes import joined_sizes, sizes_of
+from outrider.wire.adapter import AdapterChecks
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.runner_facts import PendingResult
 from outrider.wire.scheduled_batch import EMPTY_BATCH, ScheduledBatch
@@ -56,6 +58,10 @@ class DataRanksRunner:
         return self._others.loss
 
     @property
+    def adapters(self) -> AdapterChecks:
+        return self._first.adapters
+
+    @property
     def counts(self) -> StepCounts:
         return self._first.counts
 
@@ -70,6 +76,9 @@ class DataRanksRunner:
         except RuntimeError as error:  # gloo's, if another rank has ended or is late
             raise CapacityError(self._others.explain(error)) from error
         return [own, *pending]
+
+    def find_tokens(self, span: EmbeddedSpan) -> tuple[int, ...]:
+        return self._first.find_tokens(span)
 
     def close(self) -> None:
         self._others.close()
@@ -101,6 +110,9 @@ class RankRunner:
         batches = [EMPTY_BATCH] * self._group.size
         batches[self._rank] = batch
         return self._group.submit(batches)[self._rank]
+
+    def find_tokens(self, span: EmbeddedSpan) -> tuple[int, ...]:
+        return self._group.find_tokens(span)
 
     def restart(self) -> None:
         """Never succeeds: how far the other ranks came in a failed step is unknown."""

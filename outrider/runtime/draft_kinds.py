@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from outrider.kv.kv_pool import Layout
+from outrider.models.block_model import BlockModel
 from outrider.models.cache_layout import CacheRoom
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.model_config import AnyAttention
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.paged_layout import paged_layout
 from outrider.sampling.sampling_table import SamplingTable
+from outrider.spec.block_drafter import BlockDrafter
 from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.drafter import Drafter, NullDrafter
 from outrider.spec.merged_drafter import MergedDrafter
@@ -108,6 +110,53 @@ class ModelDraft:
         )
         cache = layout.open(room.cache)
         return ModelDrafter(
+            self.model,
+            kv=cache.pool,
+            attention=cache.attention,
+            sampling=room.sampling,
+            facts=self.facts,
+            largest=room.largest,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockDraft:
+    """A draft model that drafts a block in one pass."""
+
+    model: BlockModel
+    budget: Budget  # not deeper than the block
+    is_adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.budget.steps <= self.model.block.num_drafts, "checked when it was configured"
+
+    @property
+    def facts(self) -> DraftFacts:
+        return DraftFacts(
+            budget=self.budget,
+            lead=0,
+            lookahead=0,
+            needs_text=False,
+            is_paced=False,
+            is_adaptive=self.is_adaptive,
+            is_ranked=True,
+            block=self.model.block.size,
+        )
+
+    @property
+    def attention(self) -> Sequence[AnyAttention]:
+        return self.model.facts.heads
+
+    def build(self, room: DraftRoom) -> Drafter:
+        facts, target = self.model.facts, room.target
+        layout = paged_layout(
+            facts.attention,
+            layers=facts.num_layers,
+            page_size=target.page_size,
+            dtype=target.dtype,
+        )
+        cache = layout.open(room.cache)
+        return BlockDrafter(
             self.model,
             kv=cache.pool,
             attention=cache.attention,

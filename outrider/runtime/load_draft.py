@@ -11,12 +11,16 @@ from outrider.config.draft_config import (
     DraftConfig,
     DraftSettings,
     check_fit,
+    fit_block,
     fit_modules,
     resolve_budget,
 )
 from outrider.config.engine_config import Arithmetic, Dtype
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
+from outrider.models.config_fields import read_fields
+from outrider.models.dflash.dflash_dialects import count_drafts, is_dflash_config
+from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.inspect_head import is_head
 from outrider.models.mtp.module_chain import ModuleChain
@@ -25,6 +29,7 @@ from outrider.models.target import AnyTarget
 from outrider.models.target_folder import read_folder
 from outrider.ops.linear.block_linear import supports_blocks
 from outrider.runtime.draft_kinds import (
+    BlockDraft,
     DraftKind,
     MergedDraft,
     ModelDraft,
@@ -40,13 +45,18 @@ _log = logging.getLogger(__name__)
 
 
 def fit_draft(config: DraftConfig, folder: Path) -> DraftConfig:
-    """The config with tree sizes that the modules of the target can draft.
+    """The config with tree sizes that the target's modules, or a block of a head, can draft.
 
     Nothing is loaded. Memory is sized by these numbers, so this runs before all that reads them.
     """
-    if config.drafter != MTP:
+    if config.drafter == MTP:
+        return fit_modules(config, num_modules=read_folder(folder).count_modules())
+    if config.drafter in (NONE, NGRAM):
         return config
-    return fit_modules(config, num_modules=read_folder(folder).count_modules())
+    fields = read_fields(Path(config.drafter))
+    return (
+        fit_block(config, num_drafts=count_drafts(fields)) if is_dflash_config(fields) else config
+    )
 
 
 def load_draft(
@@ -81,9 +91,11 @@ def load_draft(
         ranks=ranks,
     )
     check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
-    return _merged(
-        ModelDraft(model=model, budget=budget, is_adaptive=draft.adaptive), draft, budget
-    )
+    if isinstance(model, DFlashHead):
+        kind: DraftKind = BlockDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
+    else:
+        kind = ModelDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
+    return _merged(kind, draft, budget)
 
 
 def _lookup(name: str, draft: DraftSettings, budget: Budget) -> NgramDraft:
@@ -103,8 +115,8 @@ def _merged(model: DraftKind, draft: DraftSettings, budget: Budget) -> DraftKind
         return model
     if not isinstance(model, ModelDraft):
         raise ConfigError(
-            "one module per depth has no scores to compare with those of a text; "
-            f"use --draft {MTP} or --draft {draft.lookup}"
+            f"{draft.drafter} cannot share a tree with a lookup: only heads, models and one repeated "
+            f"module can; use --draft {draft.drafter} or --draft {draft.lookup}"
         )
     return MergedDraft(model=model, lookup=_lookup(draft.lookup, draft, merged_budget(budget)))
 
@@ -117,7 +129,7 @@ def _load_model(
     dtype: Dtype,
     arithmetic: Arithmetic,
     ranks: RankGroup,
-) -> AnyDraftModel:
+) -> AnyDraftModel | DFlashHead:
     """A head or a whole model, by the files of the folder."""
     if is_head(folder):
         found = read_folder(target_folder)

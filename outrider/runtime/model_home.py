@@ -14,6 +14,7 @@ from outrider.config.process_heap import release_free_memory
 from outrider.config.settings import Settings, resolve_settings
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import CapacityError
+from outrider.models.adapters.adapter_bank import BankSizes
 from outrider.models.target import AnyTarget, load_target, read_target
 from outrider.runtime.build_runner import assemble_runner, choose_buckets
 from outrider.runtime.draft_kinds import DraftKind
@@ -126,7 +127,9 @@ def _load_models(
         dtype=settings.dtype,
         device=torch.device(settings.device),
         arithmetic=settings.execution.arithmetic,
+        quantization=config.quantization,
         ranks=ranks,
+        bank=BankSizes(num_slots=settings.host.max_loras, max_rank=config.lora.max_rank),
     )
     release_free_memory()  # or the drafter's peak would come on top of it
     draft = load_draft(

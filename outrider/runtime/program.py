@@ -10,11 +10,13 @@ import torch
 
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.kv.kv_pool import ModelPool, PageFamily
+from outrider.models.adapters.adapter_bank import AdapterWeights
 from outrider.models.target import AnyTarget
 from outrider.ops.graph_break import graph_break
 from outrider.ops.sampling.grammar_mask import mask_tokens_
 from outrider.ops.sampling.logprobs import LogprobTensors, joined_logprobs, logprobs_of
 from outrider.ops.sampling.sample_token import SampledTokens
+from outrider.ops.tree.accepted_states import accepted_states
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
 from outrider.ops.tree.place_nodes import node_of_query, values_of_nodes
 from outrider.ops.tree.plan_rows import chunk_nexts
@@ -25,9 +27,10 @@ from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.commit import commit
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.step.attention_backend import AttentionPlanner
-from outrider.step.fill_plan import fill, resolve_lengths
+from outrider.step.fill_plan import fill, fill_adapters, resolve_lengths
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
+from outrider.step.shape import ALL_STATES, NO_STATES
 from outrider.structured.row_grammars import StepGrammars, pack_trees
 
 MAX_SCORED = 256  # tokens of prompts whose logits exist at the same time
@@ -66,6 +69,16 @@ class StepProgram:
         self.state = state
         self._ranks = ranks
 
+    @property
+    def embedding(self) -> torch.Tensor:  # [vocab, hidden]
+        """The target's, by which embeddings in prompts are recognised."""
+        return self._model.embedding
+
+    @property
+    def adapters(self) -> AdapterWeights:
+        """The adapter weights of the target, by slot."""
+        return self._model.adapters
+
     def __call__(self, plan: StepPlan) -> PackedOutput:
         """Run a step and return what the host reads of it."""
         state = self.state
@@ -95,7 +108,8 @@ class StepProgram:
         self.drafter.observe(plan, outcome, state.rows)
         trees = (tree.tokens, tree.parents) if plan.shape.sampling_flags.trees else ()
         logprobs = joined_logprobs([logprobs, *self._score(plan, output.hidden_states)])
-        return pack_output(verify_result, chunk_choice, sampled.faults, logprobs, trees)
+        states = _reported_states(plan, output.hidden_states, verify_result)
+        return pack_output(verify_result, chunk_choice, sampled.faults, logprobs, states, trees)
 
     def _fill(self, plan: StepPlan, tree: DraftTree) -> None:
         fill(
@@ -105,6 +119,7 @@ class StepProgram:
             attention=self._attention,
             page_size=self.state.kv.layout.page_size,
         )
+        fill_adapters(plan, self.state.rows)
 
     def _sample(
         self, plan: StepPlan, tree: DraftTree, hidden_states: torch.Tensor
@@ -202,3 +217,19 @@ def _sampled(plan: StepPlan, hidden_states: torch.Tensor) -> torch.Tensor:  # [n
     if not plan.shape.chunk.rows:
         return hidden_states
     return hidden_states.index_select(0, plan.sampled.index)  # [num_sampled, hidden]
+
+
+def _reported_states(
+    plan: StepPlan,
+    hidden_states: torch.Tensor,  # [num_query, hidden]
+    verify_result: VerifyResult,
+) -> torch.Tensor:  # [n, hidden] as `StepShape.num_states` counts them
+    """The hidden states that rows of this step want: on accepted paths, then those of chunks."""
+    mode, num_decode_query = plan.shape.sampling_flags.hidden_states, plan.shape.num_decode_query
+    if mode == NO_STATES:
+        return hidden_states[:0]
+    accepted = accepted_states(hidden_states, plan.queries.of_nodes, verify_result.path)
+    if mode == ALL_STATES:
+        return torch.cat([accepted, hidden_states[num_decode_query:]])
+    ends = hidden_states.index_select(0, plan.sampled.index[num_decode_query:])
+    return torch.cat([accepted, ends])

@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from outrider.runtime.row_states import list_states
 from outrider.runtime.step_output import (
     StepOutput,
     UnpackedDetails,
     UnpackedLogprobs,
     UnpackedTrees,
 )
-from outrider.step.shape import StepShape
+from outrider.step.shape import NO_STATES, StepShape
 from outrider.wire.failure import RequestFailure
+from outrider.wire.hidden_states import NO_HIDDEN_STATES
 from outrider.wire.row_sampling import LogprobsWanted, RowSampling
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import (
@@ -48,9 +50,9 @@ class RowError:
 
 def wants_details(shape: StepShape) -> bool:
     """Whether any row of such a step reports more than its tokens."""
-    return (
-        shape.sampling_flags.logprobs or shape.sampling_flags.scores or shape.sampling_flags.trees
-    )
+    flags = shape.sampling_flags
+    has_states = flags.hidden_states != NO_STATES
+    return flags.logprobs or flags.scores or flags.trees or has_states
 
 
 def read_details(
@@ -69,12 +71,14 @@ def read_details(
         )
         rounds = _rounds(read, requests, emitted)
         scores = [NO_SCORES] * len(requests.batch.decodes) + _scores(logprobs, shape, requests)
+        batch, samplings = requests.batch, requests.samplings
+        states = list_states(read.hidden_states, shape, batch, samplings, emitted)
         details = {
-            place: RowDetails(logprobs=report, rounds=traced, scores=scored)
-            for place, (report, traced, scored) in enumerate(
-                zip(reports, rounds, scores, strict=True)
+            place: RowDetails(logprobs=report, rounds=traced, scores=scored, hidden_states=held)
+            for place, (report, traced, scored, held) in enumerate(
+                zip(reports, rounds, scores, states, strict=True)
             )
-            if report or traced or scored is not NO_SCORES
+            if report or traced or scored is not NO_SCORES or held is not NO_HIDDEN_STATES
         }
     for place, error in errors.items():
         details[place] = replace(details.get(place, NO_DETAILS), failure=error.failure)

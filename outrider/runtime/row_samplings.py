@@ -1,6 +1,7 @@
-"""The sampling of every row, and the parts of sampling that the rows of a step use together."""
+"""The sampling of every row, and the parts of a step that its rows use together."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from outrider.sampling.sampling_flags import decode_flags, joined_flags, prompt_flags
 from outrider.step.shape import SamplingFlags
@@ -25,8 +26,12 @@ class RowSamplings:
         """Requests get rows."""
         for entry in admissions:
             self._samplings[entry.row] = entry.sampling
-            self._decoding[entry.row] = self._kind_of(decode_flags(entry.sampling))
-            self._prompting[entry.row] = self._kind_of(prompt_flags(entry.sampling))
+            has_adapter = entry.adapter_slot > 0
+            for table, flags in (
+                (self._decoding, decode_flags(entry.sampling)),
+                (self._prompting, prompt_flags(entry.sampling)),
+            ):
+                table[entry.row] = self._kind_of(replace(flags, adapters=has_adapter))
 
     def forget(self) -> None:
         """No request has a row any more."""

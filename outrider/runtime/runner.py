@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.kv.kv_pool import PageFamily
+from outrider.runtime.embedding_index import EmbeddingIndex
 from outrider.runtime.occupancy import Occupancy
 from outrider.runtime.program import StepProgram
 from outrider.runtime.row_details import StepRequests, read_details, wants_details
@@ -21,6 +22,8 @@ from outrider.step.planner import Planner
 from outrider.step.shape import SamplingFlags, StepShape
 from outrider.step.step_sizes import StepSizes, sizes_of
 from outrider.structured.grammar_cache import Grammars
+from outrider.wire.adapter import AdapterChecks
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
 from outrider.wire.step_result import StepResult
@@ -52,6 +55,7 @@ class Runner:
         self._samplings = RowSamplings()
         pools, drafter = program.state.pages, program.drafter
         self.row_images = RowImages((*pools.row_tensors, *drafter.row_tensors), stream)
+        self._embedding_index = EmbeddingIndex(program.embedding)
         self._num_steps = 0
         self.occupancy = Occupancy()
         self.watchdog = Watchdog()
@@ -60,6 +64,11 @@ class Runner:
     def grammars(self) -> Grammars:
         """The compiled grammars that its rows can follow."""
         return self._program.state.grammars.grammars
+
+    @property
+    def adapters(self) -> AdapterChecks:
+        """The adapters that its rows can run through."""
+        return self._program.adapters
 
     @property
     def pages(self) -> PageFamily:
@@ -80,6 +89,12 @@ class Runner:
         )
 
     @torch.inference_mode()
+    def find_tokens(self, span: EmbeddedSpan) -> tuple[int, ...]:
+        """The token that each embedding is of; -1 for one that no token has."""
+        with self.stream.active():
+            return self._embedding_index.find(span)
+
+    @torch.inference_mode()
     def submit(self, batch: ScheduledBatch, agreed: AgreedStep | None = None) -> "InFlightStep":
         """Start a step; the result can be waited for while the next step is planned.
 
@@ -87,6 +102,8 @@ class Runner:
         their own batch is empty.
         """
         with self.stream.active():
+            for load in batch.adapter_loads:
+                self._program.adapters.place(load.slot, load.adapter)
             if batch.finished:
                 self._program.drafter.remember(batch.finished)
             self._admit(batch.admissions)
@@ -129,7 +146,7 @@ class Runner:
         with self.stream.active():
             # A step that broke off can leave values that are not finite, which pools never hold.
             pages.clean(torch.unique(rows.pages))
-            for table in (rows.pages, rows.lengths, rows.last_tokens):
+            for table in (rows.pages, rows.lengths, rows.last_tokens, rows.adapters):
                 table.zero_()
             self._program.drafter.forget()
             self.stream.record_event().wait()

@@ -9,15 +9,18 @@ from outrider.runtime.model_home import ModelHome, release_all_memory
 from outrider.runtime.ranked_runner import RankedRunner
 from outrider.runtime.start_group import RankGroupPlan, start_group
 from outrider.structured.grammar_cache import Grammars
+from outrider.wire.adapter import AdapterChecks
 from outrider.wire.runner_facts import OnProgress, RunnerFacts, StepRunner, ignore_progress
 from outrider.wire.sleep_level import SleepLevel
 
 
 class AnyRunner(StepRunner, Protocol):
-    """A runner, and the grammars that its rows can follow."""
+    """A runner, with the grammars that its rows can follow and the adapters that they can use."""
 
     @property
     def grammars(self) -> Grammars: ...
+    @property
+    def adapters(self) -> AdapterChecks: ...
 
 
 class AnyHome(Protocol):

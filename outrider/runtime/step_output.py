@@ -49,6 +49,7 @@ class UnpackedDetails:
     firsts: list[int]  # [rows] the query token of node 0
     logprobs: "UnpackedLogprobs"
     trees: "UnpackedTrees"
+    hidden_states: np.ndarray  # [n, hidden] as in `pack_output`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,7 @@ def pack_output(
     chunk_choice: torch.Tensor,  # [chunk.rows]
     faults: torch.Tensor,  # [num_sampled] as in `SampledTokens`
     logprobs: LogprobTensors,
+    hidden_states: torch.Tensor,  # [n, hidden] as `StepShape.num_states` counts them
     trees: tuple[torch.Tensor, ...],  # tokens and parents [rows, nodes], or nothing
 ) -> PackedOutput:
     """One tensor per type, so that one copy each brings them to the host."""
@@ -90,7 +92,12 @@ def pack_output(
     return PackedOutput(
         integers=torch.cat([part.flatten() for part in (*drafts, *wanted, *trees)]),
         reals=torch.cat(
-            [logprobs.chosen, logprobs.top_values.flatten(), logprobs.named_values.flatten()]
+            [
+                logprobs.chosen,
+                logprobs.top_values.flatten(),
+                logprobs.named_values.flatten(),
+                hidden_states.float().flatten(),
+            ]
         ),
     )
 
@@ -157,7 +164,10 @@ def unpack_details(packed: PackedOutput, shape: StepShape) -> UnpackedDetails:
     shown = shape.num_nodes if shape.sampling_flags.trees else 0
     sizes = [*_token_sizes(shape), wanted, wanted * top, shown, shown]
     _, drafted, path, _, _, _, rank, top_ids, tokens, parents = _cut(packed.integers, sizes)
-    chosen, values, others = _cut(packed.reals, [wanted, wanted * top, wanted * named])
+    reals = [wanted, wanted * top, wanted * named]
+    num_states = sum(shape.num_states)
+    reals.append(packed.reals.numel() - sum(reals))  # all that is left
+    chosen, values, others, states = _cut(packed.reals, reals)
     trees = (shape.rows if shape.sampling_flags.trees else 0, shape.nodes)
     return UnpackedDetails(
         path=path.reshape(shape.rows, shape.tree.most_emitted).tolist(),
@@ -172,6 +182,7 @@ def unpack_details(packed: PackedOutput, shape: StepShape) -> UnpackedDetails:
         trees=UnpackedTrees(
             tokens=tokens.reshape(trees).tolist(), parents=parents.reshape(trees).tolist()
         ),
+        hidden_states=states.reshape(num_states, -1) if num_states else states,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 
-from outrider.step.shape import SamplingFlags
+from outrider.step.shape import ALL_STATES, NO_STATES, SAMPLED_STATES, SamplingFlags
 from outrider.wire.row_sampling import MAX_NAMED, Filters, Penalties, RowSampling
 
 _NO_PENALTIES, _NO_FILTERS = Penalties(), Filters()
@@ -28,6 +28,7 @@ def decode_flags(row: RowSampling) -> SamplingFlags:
         top_logprobs=_round_up(row.logprobs.top, _TOPS),
         named_logprobs=_round_up(len(row.logprobs.named), _NAMED),
         trees=row.trace,
+        hidden_states=NO_STATES if row.hidden_states == "none" else SAMPLED_STATES,
         predictions=bool(row.prediction),
     )
 
@@ -35,6 +36,8 @@ def decode_flags(row: RowSampling) -> SamplingFlags:
 def prompt_flags(row: RowSampling) -> SamplingFlags:
     """The parts that this row needs while its prompt runs; the prompt may be scored too."""
     flags, prompt = decode_flags(row), row.logprobs.prompt
+    if row.hidden_states == "all":
+        flags = replace(flags, hidden_states=ALL_STATES)
     if not prompt.is_wanted:
         return flags
     top = _round_up(max(row.logprobs.top, prompt.top), _TOPS)

@@ -5,7 +5,7 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,10 +17,12 @@ from starlette.types import Receive, Scope, Send
 from outrider.frontend.request_state import PreparedRequest
 from outrider.hub.generation_config import SamplingDefaults
 from outrider.server.async_engine import AsyncEngine
-from outrider.server.http_errors import ApiError, failed
+from outrider.server.http_errors import ApiError, failed, unsupported
 from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
 from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import PING
+from outrider.server.served_adapters import NO_SERVED_ADAPTERS, ServedAdapters
+from outrider.wire.adapter import NO_ADAPTER, Adapter
 
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=BaseModel)
@@ -46,21 +48,62 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """The name of the model that clients use, its sampling defaults, and how answers are read."""
+    """The name of the model that clients use, its sampling defaults, and how answers are read.
+
+    An adapter is a served model, too: with a name of its own, and else like the model.
+    """
 
     name: str
     sampling_defaults: SamplingDefaults = field(default_factory=dict)
     parsers: AnswerParsers = NO_PARSERS
+    adapters: ServedAdapters = NO_SERVED_ADAPTERS
+    adapter: Adapter = NO_ADAPTER
 
     def check(self, requested: str | None) -> None:
         """Refuse a name that is not served. No name, or SGLang's "default", means this model."""
-        if requested not in (None, "", "default", self.name):
+        if requested not in (None, "", "default", self.name, *self.adapters.names):
             raise ApiError(
                 404,
                 f"there is no model {requested!r} here; use {self.name!r}",
                 param="model",
                 code="model_not_found",
             )
+
+    def choose(
+        self, requested: str | None, lora_path: str | list[str | None] | None = None
+    ) -> "ServedModel":
+        """The model, or one of its adapters, by a name as in vLLM or by SGLang's `lora_path`.
+
+        SGLang's clients also write the names of both, as model:adapter.
+        """
+        name = (requested or "").removeprefix(f"{self.name}:")
+        if name not in self.adapters.names:
+            self.check(requested)
+            name = ""
+        if isinstance(lora_path, list):
+            if any(lora_path):
+                raise unsupported("a list in lora_path", "lora_path")
+            lora_path = None
+        return self._adapted(lora_path or name)
+
+    def adapter_of(self, lora_path: str | None) -> Adapter:
+        """The adapter that SGLang's `lora_path` names; this model's own if there is no name."""
+        return self._adapted(lora_path or "").adapter
+
+    def _adapted(self, name: str) -> "ServedModel":
+        if not name:
+            return self
+        if not self.adapters.is_enabled:
+            raise unsupported("lora_path", "lora_path")
+        if name not in self.adapters.names:
+            raise ApiError(
+                404,
+                f"there is no adapter {name!r} here; load it with /v1/load_lora_adapter, or use "
+                "one that /v1/models lists",
+                param="lora_path",
+                code="model_not_found",
+            )
+        return replace(self, name=name, adapter=self.adapters.find(name))
 
     def fill(self, body: Body) -> Body:
         """The body with the model's sampling where it has none."""

@@ -12,6 +12,7 @@ from outrider.server.body_limits import LIMITS, HeaderLimitsMiddleware
 from outrider.server.call_memory import CallMemoryMiddleware, MemoryBudget
 from outrider.server.http_errors import install_handlers
 from outrider.server.request_traces import TraceHeadersMiddleware
+from outrider.server.routes.adapter_routes import adapter_routes
 from outrider.server.routes.chat_routes import chat_routes
 from outrider.server.routes.completions_routes import completion_routes
 from outrider.server.routes.control_routes import control_routes
@@ -51,6 +52,7 @@ def make_app(
         health_routes(async_engine),
         load_routes(async_engine),
         control_routes(async_engine),
+        adapter_routes(async_engine, model),
         page_routes(),
         docs_routes("Outrider"),
     ):

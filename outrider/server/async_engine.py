@@ -20,6 +20,7 @@ from outrider.server.remote_replicas import RemoteReplicas
 from outrider.server.replica import Replica, ReplicaEvents
 from outrider.server.request_handle import RequestHandle
 from outrider.server.request_traces import RequestTracer
+from outrider.wire.adapter import NO_ADAPTER, Adapter
 from outrider.wire.engine_stats import EngineStats, joined_replicas
 from outrider.wire.runner_facts import RankFacts
 from outrider.wire.sleep_level import SleepLevel, SleepMode, SleepTag
@@ -39,6 +40,8 @@ class AsyncEngineRules:
 
     ping_s: float = 15.0  # a stream that is silent for so long sends a comment
     has_priorities: bool = False  # whether requests may have a priority
+    takes_prompt_embeds: bool = False  # whether prompts may be embeddings
+    returns_hidden_states: bool = False  # whether requests may want hidden states
     role: DisaggregationConfig = WHOLE_REQUESTS
 
 
@@ -58,7 +61,8 @@ class AsyncEngine:
         self.meter = meter
         self._tracer = tracer
         self.frontend = Frontend(engine, tokenizer)
-        self.is_draining = False  # after a signal to end, no new request is accepted
+        self.is_leaving = False  # after a signal to end, routers shall send no new requests
+        self.is_draining = False  # then no new request is accepted
         events = ReplicaEvents(
             deliver=self._deliver,
             lost=engine.forget_prefixes,
@@ -101,7 +105,10 @@ class AsyncEngine:
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     async def prepare(
-        self, read: Callable[[], Sequence[PromptRequest]], admit: Admit
+        self,
+        read: Callable[[], Sequence[PromptRequest]],
+        admit: Admit,
+        adapter: Adapter = NO_ADAPTER,  # of requests that have none of their own
     ) -> Sequence[PreparedRequest]:
         """The requests that `read` finds in a body, prepared once `admit` has room for their cost.
 
@@ -110,7 +117,11 @@ class AsyncEngine:
         grammar is compiled after the other, so an HTTP request fills one place of the compiler.
         """
         requests = await self.run_in_thread(read)
-        limits = CallLimits(outputs=self.engine.max_requests)
+        if adapter.is_wanted:
+            requests = [replace(each, adapter=adapter) for each in requests]
+        limits = CallLimits(
+            outputs=self.engine.max_requests, hidden_size=self.engine.facts.hidden_size
+        )
         prepare = partial(self.frontend.inputs.prepare_call, requests, limits, admit)
         prepared = await self.run_in_thread(prepare, size=_num_chars(requests))
         for each in prepared:
@@ -127,6 +138,7 @@ class AsyncEngine:
             raise RequestError(
                 "priority is for servers with --scheduling-policy priority; leave it out"
             )
+        self._check_permissions(prepared)
         self._check_role(prepared)
         requests: list[RequestState] = []
         try:
@@ -146,6 +158,19 @@ class AsyncEngine:
             replica.sleeping.note_request()
         return handle
 
+    def _check_permissions(self, prepared: Sequence[PreparedRequest]) -> None:
+        has_embeds = any(each.embeds for each in prepared)
+        if has_embeds and not self.rules.takes_prompt_embeds:
+            raise RequestError(
+                "prompt_embeds are for servers with --enable-prompt-embeds; send text or token ids"
+            )
+        has_states = any(each.params.hidden_states_mode != "none" for each in prepared)
+        if has_states and not self.rules.returns_hidden_states:
+            raise RequestError(
+                "return_hidden_states is for servers with --enable-return-hidden-states; "
+                "leave it out"
+            )
+
     def _check_role(self, prepared: Sequence[PreparedRequest]) -> None:
         """A prefill server has no shapes to decode with: it takes prompts from routers only."""
         if self.rules.role.mode != "prefill":
@@ -155,6 +180,10 @@ class AsyncEngine:
                 "this server only computes prompts (--disaggregation-mode prefill); send requests "
                 "to the router, or to a decode server"
             )
+
+    def leave(self) -> None:
+        """Tell routers by `/health` to send requests elsewhere; those that come are answered."""
+        self.is_leaving = True
 
     def drain(self) -> None:
         """Accept no new request from now on."""
@@ -180,7 +209,7 @@ class AsyncEngine:
 
     def check_health(self) -> None:
         """Raise the reason why the engine cannot answer now, if there is one."""
-        if self.is_draining:
+        if self.is_leaving:
             raise ending()
         up = self._up()
         if all(each.trouble for each in up):
@@ -203,6 +232,12 @@ class AsyncEngine:
         for number in range(len(self.replicas)):
             self.engine.forget_prefixes(number)
         return joined_replicas(stats)
+
+    async def check_adapter(self, adapter: Adapter) -> None:
+        """Refuse an adapter that a worker cannot use."""
+        reasons = await asyncio.gather(*(each.check_adapter(adapter) for each in self._up()))
+        if any(reasons):
+            raise RequestError(next(filter(None, reasons)))
 
     async def sleep(self, level: SleepLevel, mode: SleepMode) -> None:
         """Let requests wait, and all workers sleep."""

@@ -52,7 +52,7 @@ class ReplicaChooser:
 
 def _blocks(submission: Submission) -> Iterator[int]:
     """A hash of every beginning of the prompt in whole blocks."""
-    prompt, value = submission.prompt, hash(submission.cache_salt)
+    prompt, value = submission.prompt, hash(submission.prefix_salt)
     for first in range(0, len(prompt) - _BLOCK + 1, _BLOCK):
         value = hash((value, prompt[first : first + _BLOCK]))
         yield value

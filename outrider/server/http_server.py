@@ -26,17 +26,29 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTimeouts:
+    """How long the server waits."""
+
+    worker_s: float  # for one step of the worker
+    client_s: float  # for a client that sends no whole request, or does not read
+    delay_s: float  # after a signal, for routers that still send requests
+    grace_s: float  # then for running answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerEvents:
     """What the server calls when it starts and when it ends."""
 
     ready: Callable[[], None]
-    draining: Callable[[], None]
+    leaving: Callable[[], None]  # the first signal came
+    draining: Callable[[], None]  # new requests are refused from now on
 
 
 class HttpServer(uvicorn.Server):
-    """After the first signal, running answers have a grace period; the second ends it at once.
+    """After the first signal it leaves, drains and ends. A further signal skips a stage.
 
-    While it drains it still accepts connections, so that `/health` can say so.
+    leaving    `/health` answers 503, requests are answered: routers notice, and lose nothing
+    draining   new requests are refused with 503, running answers have a grace period
     """
 
     def __init__(
@@ -44,8 +56,7 @@ class HttpServer(uvicorn.Server):
         app: FastAPI,
         events: ServerEvents,
         *,
-        client_timeout_s: float,
-        grace_s: float,
+        timeouts: ServerTimeouts,
         web: WebSettings,
     ) -> None:
         super().__init__(
@@ -64,8 +75,8 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._events = events
-        self._client_timeout_s = client_timeout_s
-        self._grace_s = grace_s
+        self._timeouts = timeouts
+        self._drains_s: float | None = None  # when it begins to drain, after the first signal
         self._ends_s: float | None = None  # when the grace period ends, while it drains
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -76,12 +87,27 @@ class HttpServer(uvicorn.Server):
         del sig, frame
         if self._ends_s is not None:
             self.end_now()
-            return
-        self._ends_s = asyncio.get_running_loop().time() + self._grace_s
+        elif self._drains_s is not None:
+            self._drain()
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        delay_s = self._timeouts.delay_s
+        self._drains_s = asyncio.get_running_loop().time() + delay_s
+        self._events.leaving()
+        _end_late(delay_s + self._timeouts.grace_s + _LATE_S)
+        if delay_s > 0:
+            _log.warning("ending: requests are answered for %g s more", delay_s)
+        else:
+            self._drain()
+
+    def _drain(self) -> None:
+        grace_s = self._timeouts.grace_s
+        self._ends_s = asyncio.get_running_loop().time() + grace_s
         self._events.draining()
         if num_running := len(self.server_state.tasks):
-            _log.warning("ending: %d answers have %g s to finish", num_running, self._grace_s)
-        _end_late(self._grace_s + _LATE_S)
+            _log.warning("ending: %d answers have %g s to finish", num_running, grace_s)
 
     def end_now(self) -> None:
         """End now, without waiting for running answers."""
@@ -90,6 +116,9 @@ class HttpServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if counter % _TICKS == 0:
             self._cut_overdue()
+        now_s = asyncio.get_running_loop().time()
+        if self._drains_s is not None and self._ends_s is None and now_s >= self._drains_s:
+            self._drain()
         if self._ends_s is not None and (self._is_late or not self.server_state.tasks):
             self.should_exit = True
         return await super().on_tick(counter)
@@ -114,13 +143,13 @@ class HttpServer(uvicorn.Server):
         return self._ends_s is None or asyncio.get_running_loop().time() >= self._ends_s
 
     def _cut_overdue(self) -> None:
-        failed = [each.cut_if_overdue(self._client_timeout_s) for each in self._connections]
+        failed = [each.cut_if_overdue(self._timeouts.client_s) for each in self._connections]
         for what, number in Counter(filter(None, failed)).items():
             _log.warning(
                 "cut off %d connections: the client did not %s within %g s",
                 number,
                 what,
-                self._client_timeout_s,
+                self._timeouts.client_s,
             )
 
     async def _cut_all(self) -> None:

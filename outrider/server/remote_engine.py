@@ -11,6 +11,8 @@ from outrider.server.in_flight_request import InFlightRequest
 from outrider.server.metrics import Meter
 from outrider.server.worker_messages import Abort, StartOver, StepFailed, ToWorker
 from outrider.structured.grammar_cache import Grammars
+from outrider.wire.adapter import Adapter
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.failure import FailureKind, RequestFailure
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import RunnerFacts
@@ -78,11 +80,16 @@ class RemoteEngine:
     def num_in_flight(self) -> int:
         return len(self._in_flight)
 
-    def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
-        check_request(prompt, limits, self._facts)
+    def check(
+        self, prompt: tuple[int, ...], limits: Limits, embeds: Sequence[EmbeddedSpan] = ()
+    ) -> None:
+        check_request(prompt, limits, self._facts, embeds)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
         """Do nothing: `compile_grammar` finds what is wrong without blocking a thread."""
+
+    def check_adapter(self, adapter: Adapter) -> None:
+        """Do nothing: the server checks adapters when they are loaded, and the worker again."""
 
     def compile_grammar(self, spec: GrammarSpec) -> "Future[str]":
         """Start to compile a grammar. The future may take seconds, and may hold a refusal."""

@@ -7,12 +7,15 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from outrider.server.http_errors import restarting
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.sleep_control import SleepControl
 from outrider.server.worker_messages import (
+    AdapterReply,
+    AdapterRequest,
     FlushRequest,
     FromLoadedWorker,
     SleepReply,
@@ -21,6 +24,7 @@ from outrider.server.worker_messages import (
     StepFailed,
     ToWorker,
 )
+from outrider.wire.adapter import Adapter
 from outrider.wire.engine_stats import EngineStats
 from outrider.wire.runner_facts import RankFacts
 from outrider.wire.submission import RequestUpdate
@@ -52,6 +56,7 @@ class Replica:
         self._events = events
         self._tickets = itertools.count()
         self._pending_stats: dict[int, asyncio.Future[EngineStats]] = {}  # by ticket
+        self._pending_checks: dict[int, asyncio.Future[str]] = {}  # of adapters, by ticket
 
     async def stats(self) -> EngineStats:
         """The engine's stats after all messages that were sent to it before."""
@@ -60,6 +65,16 @@ class Replica:
     async def flush(self) -> EngineStats:
         """Empty the prefix cache."""
         return await self._request_stats(FlushRequest)
+
+    async def check_adapter(self, adapter: Adapter) -> str:
+        """Why the worker cannot use an adapter; empty if it can."""
+        if not self.engine.has_worker:
+            raise restarting()
+        ticket = next(self._tickets)
+        reply = self._pending_checks[ticket] = asyncio.get_running_loop().create_future()
+        self.engine.send(AdapterRequest(ticket, adapter))
+        reason: str = await reply
+        return reason
 
     def attach_worker(
         self, send: Callable[[ToWorker], None], pid: int, ranks: tuple[RankFacts, ...]
@@ -79,6 +94,11 @@ class Replica:
             if pending is not None and not pending.done():
                 pending.set_result(message.stats)
             return
+        if isinstance(message, AdapterReply):
+            checked = self._pending_checks.pop(message.ticket, None)
+            if checked is not None and not checked.done():
+                checked.set_result(message.reason)
+            return
         if isinstance(message, SleepReply):
             self.sleeping.receive(message)
             return
@@ -95,10 +115,12 @@ class Replica:
         self._meter.note_worker_lost(self._number)
         self._events.deliver(self.engine.detach(lost_steps))
         self._events.lost(self._number)
-        for pending in self._pending_stats.values():
+        waiting: list[asyncio.Future[Any]] = [*self._pending_stats.values()]
+        for pending in [*waiting, *self._pending_checks.values()]:
             if not pending.done():
                 pending.set_exception(restarting())
         self._pending_stats.clear()
+        self._pending_checks.clear()
         self.sleeping.detach_worker()
 
     async def _request_stats(self, message: type[StatsRequest] | type[FlushRequest]) -> EngineStats:

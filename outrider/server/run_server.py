@@ -7,9 +7,10 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from outrider.config.engine_config import LoraConfig
 from outrider.config.log_settings import LogSettings
 from outrider.config.node_address import listen_for_nodes
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, RequestError
 from outrider.frontend.open_model import OpenedModel
 from outrider.frontend.tokenizer.read_vocabulary import vocabulary_of
 from outrider.server.answer_request import ServedModel
@@ -17,12 +18,14 @@ from outrider.server.app import make_app
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
 from outrider.server.call_memory import MemoryBudget
 from outrider.server.heartbeat import HeartbeatLimits
-from outrider.server.http_server import HttpServer, ServerEvents
+from outrider.server.http_server import HttpServer, ServerEvents, ServerTimeouts
 from outrider.server.idle_heap import IdleHeap
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.remote_replicas import RemoteReplicas
 from outrider.server.request_traces import open_tracer
+from outrider.server.routes.adapter_routes import load_adapter
+from outrider.server.served_adapters import ServedAdapters
 from outrider.server.status_log import log_status
 from outrider.server.supervisor import Supervisor
 from outrider.server.web_settings import WebSettings
@@ -33,15 +36,6 @@ from outrider.wire.runner_facts import OnProgress, RunnerFacts
 # Kernel buffer per client. By default a client that does not read takes megabytes.
 _SEND_BYTES = 2**17
 _UNBOUNDED = 2**31  # requests that may wait in the worker: the server bounds them before
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerTimeouts:
-    """How long the server waits."""
-
-    worker_s: float  # for one step of the worker
-    client_s: float  # for a client that sends no whole request, or does not read
-    grace_s: float  # for running answers, after a signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +108,15 @@ async def _serve(
         async_engine = AsyncEngine(
             RemoteReplicas(engines), tokenizer, meter, settings.rules, tracer
         )
+        model = replace(
+            settings.model,
+            sampling_defaults=opened.sampling_defaults,
+            adapters=ServedAdapters(is_enabled=opened.config.lora.is_enabled),
+        )
         server = _open_server(
             settings,
             async_engine,
-            replace(settings.model, sampling_defaults=opened.sampling_defaults),
+            model,
             ready=lambda: display.ready(_url(listener, settings.web), all_facts),
         )
         runs = zip(supervisors, async_engine.replicas, strict=True)
@@ -125,6 +124,7 @@ async def _serve(
         reporting = asyncio.create_task(log_status(meter))
         # Without a worker no request could be answered.
         supervising.add_done_callback(lambda _: server.end_now())
+        await _load_adapters(async_engine, model, opened.config.lora)
         await server.serve([listener])
         reporting.cancel()
         supervising.cancel()
@@ -134,6 +134,15 @@ async def _serve(
     finally:
         tracer.close()
         await asyncio.gather(*(each.stop() for each in supervisors))
+
+
+async def _load_adapters(async_engine: AsyncEngine, model: ServedModel, config: LoraConfig) -> None:
+    """Load the adapters that the server starts with; it ends if one cannot be used."""
+    for name, path in config.modules:
+        try:
+            await load_adapter(async_engine, model, name, path)
+        except RequestError as error:
+            raise ConfigError(f"--lora-modules {name}: {error}") from error
 
 
 def _open_server(
@@ -152,9 +161,8 @@ def _open_server(
     )
     return HttpServer(
         app,
-        ServerEvents(ready=ready, draining=async_engine.drain),
-        client_timeout_s=settings.timeouts.client_s,
-        grace_s=settings.timeouts.grace_s,
+        ServerEvents(ready=ready, leaving=async_engine.leave, draining=async_engine.drain),
+        timeouts=settings.timeouts,
         web=settings.web,
     )
 

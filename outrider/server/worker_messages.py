@@ -6,6 +6,7 @@ import msgspec
 
 from outrider.config.engine_config import EngineConfig
 from outrider.config.log_settings import LogSettings
+from outrider.wire.adapter import Adapter
 from outrider.wire.engine_stats import EngineStats
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.sleep_level import SleepLevel, SleepTag
@@ -62,6 +63,13 @@ class WakeRequest(msgspec.Struct, frozen=True, tag=True):
     tags: tuple[SleepTag, ...]
 
 
+class AdapterRequest(msgspec.Struct, frozen=True, tag=True):
+    """Check an adapter; answered by `AdapterReply`."""
+
+    ticket: int
+    adapter: Adapter
+
+
 class StartOver(msgspec.Struct, frozen=True, tag=True):
     """The answer to `StepFailed`: messages after this one know that the worker has no request."""
 
@@ -110,6 +118,13 @@ class StatsReply(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
+class AdapterReply(msgspec.Struct, frozen=True, tag=True):
+    """Whether the adapter of the request with this ticket can be used."""
+
+    ticket: int
+    reason: str  # why not; empty if it can
+
+
 class SleepReply(msgspec.Struct, frozen=True, tag=True):
     """What sleeps now, and why it is not what the request with this ticket wanted."""
 
@@ -118,8 +133,9 @@ class SleepReply(msgspec.Struct, frozen=True, tag=True):
     reason: str  # empty if it is what was wanted
 
 
-ToWorker = Submit | Abort | StatsRequest | FlushRequest | SleepRequest | WakeRequest | StartOver
-FromLoadedWorker = StepUpdates | StepFailed | StatsReply | SleepReply
+_Orders = StatsRequest | FlushRequest | SleepRequest | WakeRequest | AdapterRequest
+ToWorker = Submit | Abort | _Orders | StartOver
+FromLoadedWorker = StepUpdates | StepFailed | StatsReply | SleepReply | AdapterReply
 FromWorker = LoadProgress | Ready | LoadFailed | FromLoadedWorker
 
 encode: Callable[[ToWorker | FromWorker], bytes] = msgspec.msgpack.Encoder().encode

@@ -21,6 +21,8 @@ from outrider.server.kv_event_publisher import KVEventPublisher, open_kv_events
 from outrider.server.worker_board import WorkerBoard
 from outrider.server.worker_messages import (
     Abort,
+    AdapterReply,
+    AdapterRequest,
     FlushRequest,
     FromWorker,
     LoadFailed,
@@ -39,6 +41,7 @@ from outrider.server.worker_messages import (
     decode_to_worker,
     encode,
 )
+from outrider.wire.adapter import Adapter
 from outrider.wire.failure import failure_of
 from outrider.wire.submission import NOTHING_YET, RequestUpdate, Submission
 
@@ -109,10 +112,20 @@ class Worker:
             self._engine.abort(message.request_id)
         elif isinstance(message, SleepRequest | WakeRequest):
             self._send(self._sleep_or_wake(message))
+        elif isinstance(message, AdapterRequest):
+            self._send(AdapterReply(message.ticket, self._refusal_of(message.adapter)))
         elif not isinstance(message, StartOver):
             if isinstance(message, FlushRequest):
                 self._engine.flush()
             self._send(StatsReply(message.ticket, self._engine.stats))
+
+    def _refusal_of(self, adapter: Adapter) -> str:
+        """Why the engine cannot use an adapter; empty if it can."""
+        try:
+            self._engine.check_adapter(adapter)
+        except OutriderError as error:
+            return str(error)
+        return ""
 
     def _sleep_or_wake(self, message: SleepRequest | WakeRequest) -> SleepReply:
         began_s, reason = time.monotonic(), ""

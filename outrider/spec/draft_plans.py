@@ -12,7 +12,7 @@ from outrider.step.planner import Binder, NoDraftBinder
 from outrider.step.shape import ChunkShape, StepShape
 from outrider.wire.draft_budget import Budget
 
-_NO_CHUNKS = ChunkShape(rows=0, tokens=0, width=0)
+NO_CHUNKS = ChunkShape(rows=0, tokens=0, width=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,11 @@ class DraftPlanner:
         tokens = self._arena.view("catch_up.tokens", shape.chunk.tokens)
         shape = replace(shape, ragged=0)  # all rows of a draft plan have as many nodes
         topk = shape.tree.topk  # branches of one level are never a chain
-        first = replace(shape, tree=_of_width(1), chunk=_NO_CHUNKS)
-        level = replace(shape, tree=Budget(steps=1, topk=topk, nodes=topk), chunk=_NO_CHUNKS)
-        bonus = replace(shape, rows=shape.chunk.rows, tree=_of_width(1), chunk=_NO_CHUNKS)
-        catch_up = replace(shape, tree=_of_width(shape.tree.most_emitted))
-        none = _no_chunks(chunk)
+        first = replace(shape, tree=tree_of_width(1), chunk=NO_CHUNKS)
+        level = replace(shape, tree=Budget(steps=1, topk=topk, nodes=topk), chunk=NO_CHUNKS)
+        bonus = replace(shape, rows=shape.chunk.rows, tree=tree_of_width(1), chunk=NO_CHUNKS)
+        catch_up = replace(shape, tree=tree_of_width(shape.tree.most_emitted))
+        none = no_chunks(chunk)
         return DraftPlans(
             first=self._make("first", first, decode, decode.rows, none),
             level=self._make("level", level, decode, decode.rows, none),
@@ -71,7 +71,8 @@ class DraftPlanner:
         return self._binder.make(shape, decode_rows, chunk, NoDraftBinder())
 
 
-def _of_width(nodes: int) -> Budget:
+def tree_of_width(nodes: int) -> Budget:
+    """A chain of so many nodes that is not drafted step by step."""
     return Budget(steps=1, topk=1, nodes=nodes)
 
 
@@ -83,7 +84,7 @@ def _largest_of(shape: StepShape) -> StepShape:
     )
 
 
-def _no_chunks(chunk: ChunkRows) -> ChunkRows:
+def no_chunks(chunk: ChunkRows) -> ChunkRows:
     """Chunks of no rows, as views."""
     return ChunkRows(
         rows=chunk.rows[:0],

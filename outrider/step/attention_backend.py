@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.step.arena import Arena
 from outrider.step.plan import AttentionPlan
@@ -64,9 +65,12 @@ class AttentionBackend(AttentionPlanner, Protocol):
         query: torch.Tensor,  # [num_query, heads, head_dim]
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim], this step's KV written
         plan: AttentionPlan,
-        scale: float,
+        rule: AttentionRule,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
-        """Attention of every query token over its row's history and its own ancestors."""
+        """Attention of every query token over its row's history and its own ancestors.
+
+        With a sliding window, over the newest of them.
+        """
         ...
 
     def run_latent(

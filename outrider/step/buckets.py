@@ -71,6 +71,7 @@ class Buckets:
 
     page_size: int
     lead: int = 0  # positions that a draft model runs ahead of the target; it reads and writes them
+    block: int = 0  # slots that a draft model runs at once
     rows: Sizes = EXACT
     chunk_rows: Sizes = EXACT
     tokens: Sizes = EXACT  # of a step with chunks: its decode rows' nodes and its chunks together
@@ -91,6 +92,7 @@ class Buckets:
             chunk=self._fit_chunks(sizes, num_decode_query),
             pages=pages.up(-(-self._most_keys(sizes) // self.page_size)),
             sampling_flags=sampling_flags,
+            has_embeds=sizes.has_embeds,
             ragged=num_decode_query if num_decode_query < rows * sizes.tree.nodes else 0,
         )
 
@@ -123,7 +125,7 @@ class Buckets:
         """Keys that the longest row may read: its bound of cached tokens, and this step's own."""
         most = [sizes.last_chunk_end + self.lead] if sizes.chunks else []
         if sizes.decodes:
-            most.append(sizes.most_cached + sizes.tree.reach(self.lead))
+            most.append(sizes.most_cached + sizes.tree.reach(self.lead, self.block))
         return max(most)
 
 

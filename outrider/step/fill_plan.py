@@ -4,7 +4,7 @@ import torch
 
 from outrider.ops.tree.draft_tree import DraftTree
 from outrider.ops.tree.fill_queries import fill_queries
-from outrider.ops.tree.place_nodes import place_nodes
+from outrider.ops.tree.place_nodes import node_of_query, place_nodes
 from outrider.step.attention_backend import AttentionPlanner, AttentionScope
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
@@ -57,3 +57,15 @@ def place_queries(
         page_size=page_size,
         first_node=first_node,
     )
+
+
+def fill_adapters(plan: StepPlan, table: RowTable) -> None:
+    """Write the adapter slot of every query token. Nothing to do in a step without adapters."""
+    if not plan.shape.sampling_flags.adapters:
+        return
+    decode, chunk, nodes = plan.decode, plan.chunk, plan.shape.nodes
+    rows = decode.rows[:, None].expand(-1, nodes).flatten()
+    if plan.shape.ragged:
+        rows = rows[node_of_query(plan.queries.of_nodes, plan.shape.ragged)]
+    rows = torch.cat([rows, chunk.rows[chunk.owners]])
+    torch.index_select(table.adapters, 0, rows, out=plan.queries.adapters)

@@ -7,19 +7,26 @@ from outrider.wire.scheduled_batch import PageGrant, RowAdmission
 
 
 class RowTable:
-    """Owns true lengths, last tokens and page tables. The host knows upper bounds of lengths."""
+    """Owns true lengths, last tokens, adapter slots and page tables.
+
+    The host knows upper bounds of lengths.
+    """
 
     def __init__(self, *, max_rows: int, max_pages: int, device: torch.device) -> None:
         size = max_rows + 1
         self.lengths = torch.zeros(size, dtype=torch.int64, device=device)  # cached tokens: L
         self.last_tokens = torch.zeros(size, dtype=torch.int64, device=device)  # at position L
+        self.adapters = torch.zeros(size, dtype=torch.int64, device=device)  # slots, 0 for none
         self.pages = torch.zeros(size, max_pages, dtype=torch.int64, device=device)
 
     def admit(self, admissions: tuple[RowAdmission, ...]) -> None:
         """Clear the page tables of rows: the old pages may belong to another request now."""
         if admissions:
             rows = [admission.row for admission in admissions]
-            self.pages.index_fill_(0, upload(rows, torch.int64, self.pages.device), 0)
+            slots = [admission.adapter_slot for admission in admissions]
+            entries = upload([*rows, *slots], torch.int64, self.pages.device).view(2, -1)
+            self.pages.index_fill_(0, entries[0], 0)
+            self.adapters.index_copy_(0, entries[0], entries[1])
 
     def grant(self, grants: tuple[PageGrant, ...]) -> None:
         """Append pages to the tables of their rows."""

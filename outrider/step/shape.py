@@ -1,13 +1,18 @@
 """The static facts of a step. Steps of equal shape run the same operations at equal addresses."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.wire.draft_budget import Budget
+
+# Which hidden states a step reports, in order: a step with more serves rows that want fewer.
+NO_STATES = 0
+SAMPLED_STATES = 1  # of accepted nodes and chunk ends: those that chose a token
+ALL_STATES = 2  # of accepted nodes and of every chunk token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingFlags:
-    """Which parts of sampling the rows of a step need; other parts are not run.
+    """Which parts of sampling, and of the target, the rows of a step need; others are not run.
 
     Leaving a part out never changes the token of a row that does not use it.
     """
@@ -25,7 +30,9 @@ class SamplingFlags:
     named_logprobs: int = 0  # tokens that requests name
     scores: bool = False  # log-probabilities of the prompt's own tokens
     trees: bool = False  # draft trees are copied to the host
+    hidden_states: int = NO_STATES  # which of them are copied to the host
     predictions: bool = False  # the drafter reads predicted outputs
+    adapters: bool = False  # rows run through LoRA adapters
 
     @property
     def is_plain(self) -> bool:
@@ -61,6 +68,7 @@ class StepShape:
     chunk: ChunkShape
     pages: int  # page-table columns that attention may read
     sampling_flags: SamplingFlags
+    has_embeds: bool = False  # embeddings stand in place of some chunk tokens
     ragged: int = 0  # query tokens that the decode rows share; 0: every row has one for each node
 
     def __post_init__(self) -> None:
@@ -69,6 +77,10 @@ class StepShape:
     @property
     def nodes(self) -> int:
         return self.tree.nodes
+
+    def without_adapters(self) -> "StepShape":
+        """The shape for the plans of a draft model: only the target has adapters."""
+        return replace(self, sampling_flags=replace(self.sampling_flags, adapters=False))
 
     @property
     def num_nodes(self) -> int:
@@ -93,3 +105,12 @@ class StepShape:
         """Query tokens with log-probabilities: those sampled, and those of scored prompts."""
         sampled = self.num_sampled if self.sampling_flags.logprobs else 0
         return sampled, self.chunk.tokens if self.sampling_flags.scores else 0
+
+    @property
+    def num_states(self) -> tuple[int, int]:
+        """Hidden states that are reported: on paths of decode rows, and of chunks."""
+        mode, chunk = self.sampling_flags.hidden_states, self.chunk
+        if mode == NO_STATES:
+            return 0, 0
+        of_chunks = chunk.tokens if mode == ALL_STATES else chunk.rows
+        return self.rows * self.tree.most_emitted, of_chunks

@@ -50,6 +50,7 @@ class PackedTarget:
 
     def __init__(self, folder: Path, *, dtype: torch.dtype, device: torch.device) -> None:
         self.config = read_config(folder)
+        self.config.check_like_llama("training")
         self._weights = _read(folder, self.config, dtype=dtype, device=device)
         head_dim = self.config.plain_attention.head_dim
         self._rotary = PackedRotary(self.config.rope, head_dim=head_dim, device=device)

@@ -17,13 +17,13 @@ class Budget:
         """Tokens a round can emit: a path from node 0 to the deepest one, and the bonus."""
         return self.nodes if self.nodes <= self.steps else self.steps + 1
 
-    def reach(self, lead: int) -> int:
+    def reach(self, lead: int, block: int = 0) -> int:
         """Positions past the cached ones that a round may write, in the target's KV or the draft's.
 
         A draft model runs `lead` positions ahead. It stores every branch of all steps but the last,
-        and afterwards as many tokens as the target can emit.
+        or a block of slots, and afterwards as many tokens as the target can emit.
         """
-        return lead + max(self.nodes, (self.steps - 1) * self.topk)
+        return lead + max(self.nodes, (self.steps - 1) * self.topk, block if self.steps else 0)
 
     def within(self, other: "Budget") -> "Budget":
         """The largest budget that exceeds neither, without steps or nodes that cannot be used."""

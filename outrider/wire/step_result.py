@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outrider.wire.failure import NO_FAILURE, RequestFailure
+from outrider.wire.hidden_states import NO_HIDDEN_STATES, HiddenStates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,8 @@ class RowDetails:
     rounds: tuple[RoundTrace, ...] = ()  # the one that ran, when requested and if it emitted tokens
     failure: RequestFailure = NO_FAILURE  # why the row cannot go on after its tokens
     scores: PromptScores = NO_SCORES  # of a chunk, when requested
+    # Of the positions that chose the tokens, or of a chunk, when requested.
+    hidden_states: HiddenStates = NO_HIDDEN_STATES
 
 
 NO_DETAILS = RowDetails()

@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from outrider.wire.adapter import NO_ADAPTER, Adapter, prefix_salt
 from outrider.wire.draft_budget import Budget
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.failure import NO_FAILURE, RequestFailure
+from outrider.wire.hidden_states import NO_HIDDEN_STATES, HiddenStates
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
 from outrider.wire.transfer_order import NO_TRANSFER, TransferOrder
@@ -32,6 +35,13 @@ class Submission:
     priority: int = 0  # smaller goes first
     cache_salt: str = ""  # cached prefixes are shared among requests of the same salt
     transfer: TransferOrder = NO_TRANSFER
+    embeds: tuple[EmbeddedSpan, ...] = ()  # positions of the prompt without tokens, ascending
+    adapter: Adapter = NO_ADAPTER
+
+    @property
+    def prefix_salt(self) -> bytes:
+        """Cached prefixes are shared among requests that have this in common."""
+        return prefix_salt(self.adapter, self.cache_salt)
 
 
 # The next two are made for every row of every step. A named tuple costs a third of a dataclass.
@@ -67,6 +77,8 @@ class RequestUpdate(NamedTuple):
     failure: RequestFailure = NO_FAILURE  # what went wrong, when `finish` is "error"
     # From the requested position on; sent once, with the first update after the prompt.
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    # Of the positions that chose these tokens, when requested; before them, those of the prompt.
+    hidden_states: HiddenStates = NO_HIDDEN_STATES
 
     @property
     def reason(self) -> str:

@@ -39,7 +39,14 @@ METRICS = [each.name.partition(":")[2] for each in Meter("model")._registry.coll
 SOURCE = "".join(path.read_text() for path in sorted((ROOT / "outrider").rglob("*.py")))
 VARIABLES = sorted(set(re.findall(r'"((?:OUTRIDER|XDG|OMP|GOMP|ONEDNN)_[A-Z_]+)"', SOURCE)))
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-DRAFTERS = {"NullDrafter", "NgramDrafter", "MergedDrafter", "ModelDrafter", "ModuleDrafter"}
+DRAFTERS = {
+    "NullDrafter",
+    "NgramDrafter",
+    "MergedDrafter",
+    "ModelDrafter",
+    "ModuleDrafter",
+    "BlockDrafter",
+}
 
 
 def page(name):

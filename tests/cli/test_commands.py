@@ -7,8 +7,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from support.lora import save_adapter
+from transformers import AutoModelForCausalLM
 
-from outrider import LLM, SamplingParams
+from outrider import LLM, LoRARequest, SamplingParams
 from outrider.cli.main import run
 
 
@@ -26,6 +29,21 @@ def expected(llm, prompt):
     params = SamplingParams(seed=5, max_tokens=8, ignore_eos=True)
     (output,) = llm.generate(prompt, params, use_tqdm=False)
     return output.outputs[0]
+
+
+def test_generate_answers_through_an_adapter(model_folder, on_model, tmp_path, capsys):
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    save_adapter(model, tmp_path)
+    assert run(["generate", "the rider", "--raw", "--lora", str(tmp_path), *on_model]) == 0
+    adapted = LLM(model_folder, enable_lora=True)
+    params = SamplingParams(seed=5, max_tokens=8, ignore_eos=True)
+    lora = LoRARequest("a", 1, str(tmp_path))
+    outputs = adapted.generate(["the rider"] * 2, params, use_tqdm=False, lora_request=[lora, None])
+    texts = [output.outputs[0].text for output in outputs]
+    assert capsys.readouterr().out == texts[0] + "\n"
+    assert texts[0] != texts[1]
+    assert run(["generate", "a", "--lora", str(tmp_path / "none"), *on_model]) == 1
+    assert "adapter_config.json cannot be read" in capsys.readouterr().err
 
 
 def test_generate_prints_the_answer_and_closes_with_its_speed(llm, on_model, capsys):

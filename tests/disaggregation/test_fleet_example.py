@@ -25,5 +25,6 @@ def test_a_pod_starts_a_server_and_outlives_its_grace(pod):
     flags = dict(each.removeprefix("--").replace("-", "_").split("=") for each in given)
     known = {*ServerFlags.__slots__, *ModelFlags.__slots__, *DraftFlags.__slots__}
     assert set(flags) <= known
-    assert pod["terminationGracePeriodSeconds"] > float(flags["shutdown_grace"])
+    ends_s = float(flags["shutdown_delay"]) + float(flags["shutdown_grace"])
+    assert pod["terminationGracePeriodSeconds"] > ends_s
     assert container["readinessProbe"]["httpGet"]["path"] == "/health"

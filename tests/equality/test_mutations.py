@@ -9,13 +9,13 @@ from support.matrix import SAMPLINGS, Case, mismatches, run_case
 
 from outrider.kv.reference_attention import ReferenceAttention
 from outrider.ops.sampling import top_tokens
-from outrider.ops.tree import fill_queries
 from outrider.runtime import program, runner
 from outrider.runtime.runner import Runner
 from outrider.spec import commit
 from outrider.spec.draft_plans import DraftPlanner
 from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.model_drafter import ModelDrafter
+from outrider.step import fill_plan
 from outrider.step import tape_executor as tape
 from outrider.step.buckets import Buckets
 
@@ -65,23 +65,23 @@ def freeze_lengths_while_recording(monkeypatch):
 
 
 def draw_noise_one_position_early(monkeypatch):
-    original = fill_queries._fill_sampled
+    original = fill_plan.fill_queries
 
-    def early(tree, decode, chunk, queries, sampled):
-        original(tree, decode, chunk, queries, sampled)
+    def early(*parts, sampled, **others):
+        original(*parts, sampled=sampled, **others)
         sampled.positions.sub_(1)
 
-    monkeypatch.setattr(fill_queries, "_fill_sampled", early)
+    monkeypatch.setattr(fill_plan, "fill_queries", early)
 
 
 def draw_noise_of_another_row(monkeypatch):
-    original = fill_queries._fill_sampled
+    original = fill_plan.fill_queries
 
-    def shifted(tree, decode, chunk, queries, sampled):
-        original(tree, decode, chunk, queries, sampled)
+    def shifted(*parts, sampled, **others):
+        original(*parts, sampled=sampled, **others)
         sampled.rows.copy_(sampled.rows.roll(1))
 
-    monkeypatch.setattr(fill_queries, "_fill_sampled", shifted)
+    monkeypatch.setattr(fill_plan, "fill_queries", shifted)
 
 
 def forget_to_refresh_what_an_operation_returned(monkeypatch):

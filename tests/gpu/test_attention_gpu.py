@@ -1,11 +1,11 @@
 """The compiled attention kernels at real sizes: close to the reference, and equal bit for bit."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from support.attention_cases import (
-    SCALE,
     Model,
     as_chain,
     assert_chunk_equals_decodes,
@@ -14,6 +14,7 @@ from support.attention_cases import (
     assert_nodes_equal_decodes,
     assert_ragged_like_whole,
     chain_ancestors,
+    decode_of_node,
     level_ancestors,
     make_case,
     row_alone,
@@ -185,9 +186,36 @@ def test_a_captured_step_follows_new_lengths():
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         backend.fill(plan, case.scope)
-        out = backend.run(case.query, case.layer, plan, SCALE)
+        out = backend.run(case.query, case.layer, plan, case.model.rule)
     for lengths in ([7, 299], [256, 0]):
         case.scope.decode.lengths.copy_(torch.tensor(lengths))
         arena.poison()
         graph.replay()
         assert torch.equal(out, run(backend, case))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [1, 33, 128, 1024])
+def test_sliding_windows_and_capped_scores_are_close_to_the_reference(window, dtype):
+    model = replace(model_of(dtype=dtype), window=window, soft_cap=2.0)
+    chunks = {6: (70, 300), 7: (0, 5), 8: (1500, 90)}
+    case = make_case(model, lengths=[0, 30, 256, 1000, 3000], nodes=6, chunks=chunks)
+    assert_like_reference(backend_of(model), case)
+
+
+@pytest.mark.parametrize("window", [33, 700])
+@pytest.mark.parametrize("rows", [3, 300])  # parallel splits, and tiles that read whole texts
+def test_a_windowed_node_has_the_bits_of_a_decode_of_its_path(rows, window):
+    model = replace(LLAMA, window=window)
+    case = make_case(model, lengths=[(37 * row) % 1200 for row in range(rows)], nodes=5, seed=4)
+    out, backend = run(backend_of(model), case), backend_of(model)
+    for row in (0, 1, rows - 1):
+        for node in range(5):
+            alone = run(backend, decode_of_node(case, row, node))
+            assert torch.equal(out[row * 5 + node], alone[0]), (row, node)
+
+
+def test_a_windowed_chunk_has_the_bits_of_decode_rows():
+    model = replace(model_of(kv_heads=1), window=500)
+    case = make_case(model, lengths=[], chunks={1: (0, 2000)}, seed=2)
+    assert_chunk_equals_decodes(backend_of(model), case, [0, 63, 499, 500, 501, 1023, 1999])

@@ -15,7 +15,7 @@ from support.layer_kernels import (
 )
 
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
-from outrider.models.model_config import RopeConfig
+from outrider.models.rope_config import RopeConfig
 from outrider.models.rope_scaling import YarnScaling
 from outrider.ops.linear.swiglu import swiglu
 from outrider.ops.linear.swiglu_triton import swiglu_triton

@@ -7,6 +7,7 @@ import torch
 from support.steps import NO_FLAGS, batch_of, small_device
 from support.trees import random_tree
 
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.step.fill_plan import fill, resolve_lengths
 
 KV_HEADS, HEAD_DIM = 2, 8
@@ -51,7 +52,7 @@ def test_every_query_sees_its_history_and_ancestors_and_nothing_else(page_size, 
     fill(plan, tree, table=device.table, attention=device.attention, page_size=page_size)
     layer = torch.randn(device.num_pages, page_size, 2 * KV_HEADS, HEAD_DIM)
     query = torch.randn(plan.shape.num_query, KV_HEADS * group, HEAD_DIM)
-    out = device.attention.run(query, layer, plan.attention, 0.3)
+    out = device.attention.run(query, layer, plan.attention, AttentionRule(scale=0.3))
     assert out.isfinite().all()
     for index, (row, length) in enumerate(lengths.items()):
         for node in range(nodes):

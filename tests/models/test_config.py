@@ -5,6 +5,7 @@ import pytest
 from outrider.errors import ConfigError
 from outrider.models.model_config import parse_config, read_config
 from outrider.models.rope_scaling import LinearScaling, Llama3Scaling, NoScaling, YarnScaling
+from outrider.ops.attention.attention_rule import WHOLE_TEXT
 
 FIELDS = {
     "architectures": ["LlamaForCausalLM"],
@@ -36,6 +37,34 @@ def test_absent_fields_take_the_defaults_of_the_format():
     assert config.rope.theta == 10000.0
     assert config.rope.scaling == NoScaling()
     assert not config.is_tied
+
+
+MISTRAL = {"architectures": ["MistralForCausalLM"]}
+QWEN = {"architectures": ["Qwen2ForCausalLM"]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "windows"),
+    [
+        (MISTRAL, (4096, 4096)),  # absent: the default of its class in transformers
+        (MISTRAL | {"sliding_window": None}, (WHOLE_TEXT, WHOLE_TEXT)),
+        (MISTRAL | {"sliding_window": 7}, (7, 7)),
+        (
+            MISTRAL | {"sliding_window": 7, "layer_types": ["full_attention", "sliding_attention"]},
+            (WHOLE_TEXT, 7),
+        ),
+        ({}, (WHOLE_TEXT, WHOLE_TEXT)),
+        (QWEN | {"sliding_window": 7}, (WHOLE_TEXT, WHOLE_TEXT)),
+        (QWEN | {"sliding_window": 7, "use_sliding_window": True}, (WHOLE_TEXT, WHOLE_TEXT)),
+        (
+            QWEN | {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 1},
+            (WHOLE_TEXT, 7),
+        ),
+        ({"sliding_window": 7, "use_sliding_window": False}, (WHOLE_TEXT, WHOLE_TEXT)),
+    ],
+)
+def test_every_spelling_of_sliding_windows_is_read(fields, windows):
+    assert parsed(**fields).pattern.windows == windows
 
 
 @pytest.mark.parametrize(
@@ -81,12 +110,14 @@ def test_yarn_without_an_original_context_uses_the_context_of_the_model():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "LlamaForCausalLM, MistralForCausalLM"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "LlamaForCausalLM, MinistralForCausalLM"),
         ({"architectures": None}, "architecture"),
         ({"architectures": ["MiMoV2FlashForCausalLM"]}, "the body of .* not supported yet"),
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "sliding_window"),
-        ({"use_sliding_window": True, "sliding_window": 4096}, "use_sliding_window"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window, got None"),
+        ({"layer_types": ["sliding_attention"], "sliding_window": 4}, "each of the 2 layers"),
+        ({"layer_types": ["chunked_attention"] * 2}, "chunked_attention"),
+        ({"sliding_window": 0}, "a positive integer sliding_window"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"layer_types": 1}, "a list layer_types, got 1"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"attention_bias": True}, "attention_bias"),

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.decoders import expected_logits, harness_of, prompt
+from support.styled_families import STYLED_FAMILIES
 from support.tiny import (
     FAMILIES,
     GLM_FAMILIES,
@@ -29,6 +30,15 @@ def small_llama(**changes):
     sizes = {"hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 1, "vocab_size": VOCAB}
     return LlamaForCausalLM(LlamaConfig(**sizes, **heads, **changes)).eval()
+
+
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("family", STYLED_FAMILIES)
+def test_logits_of_layers_that_differ_equal_those_of_transformers(family, tmp_path):
+    model = save_tiny(family, tmp_path)
+    tokens = prompt(33)
+    logits = harness_of(tmp_path).run({}, {1: (0, tokens)})
+    assert (logits - expected_logits(model, tokens)).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *SPARSE_FAMILIES, *GLM_FAMILIES, *LATENT_FAMILIES])

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.recurrent import FAMILIES as RECURRENT
 from support.recurrent import tiny_recurrent
+from support.styled_families import STYLED_FAMILIES
 from support.text_bits import TextBits, num_different
 from support.tiny import (
     FAMILIES,
@@ -22,7 +23,7 @@ from support.torch_threads import torch_threads
 from outrider.ops.compiled.block_kind import BLOCK, KINDS
 from outrider.ops.compiled.find_blocks import find_blocks
 
-WITH_TREES = [*FAMILIES, *SPARSE_FAMILIES, *GLM_FAMILIES, *LATENT_FAMILIES]
+WITH_TREES = [*FAMILIES, *STYLED_FAMILIES, *SPARSE_FAMILIES, *GLM_FAMILIES, *LATENT_FAMILIES]
 
 
 def bits_of(family, folder, length, dtype="float32"):

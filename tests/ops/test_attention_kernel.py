@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 from support.attention_cases import (
-    SCALE,
     Model,
     assert_same_bits,
     chain_ancestors,
@@ -42,7 +41,7 @@ def attend(case, *, is_tree, tiles, rows_at_once=None, is_whole=False):
         limits=views["limits"],
         tails=views["tails"],
         partials=torch.full((room,), float("nan")),
-        scale=SCALE,
+        rule=case.model.rule,
         is_tree=is_tree,
         tiles=tiles,
     )

@@ -13,7 +13,7 @@ import pytest
 from numba import config
 
 import outrider
-from outrider.ops.attention.attend_in_place import attend_rows
+from outrider.ops.compiled.attend_keys import attend_rows
 from outrider.ops.compiled.exponential import exp_of
 from outrider.ops.compiled.kernel_cache import hash_of_kernels, kernel_folder, kernel_sources
 
@@ -52,8 +52,6 @@ def test_all_code_that_numba_compiles_is_in_the_hash() -> None:
             assert path in hashed
     allowed = {  # in functions that run in Python
         "outrider.hub.cache_location",
-        "outrider.ops.attention.ordered_attention",
-        "outrider.ops.graph_break",
     }
     known = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts) for p in hashed}
     for path in hashed:
@@ -66,7 +64,7 @@ def test_kernels_lie_in_our_folder_and_numbas_own_setting_is_kept() -> None:
     assert folder is not None
     assert folder.name == f"kernels-{hash_of_kernels(kernel_sources())}"
     assert folder in Path(exp_of.stats.cache_path).parents  # type: ignore[attr-defined]
-    assert list(folder.rglob("attend_in_place.attend_rows-*.nbi"))
+    assert list(folder.rglob("attend_keys.attend_rows-*.nbi"))
     assert attend_rows.address
     assert os.environ.get("NUMBA_CACHE_DIR", "") == config.CACHE_DIR
 
@@ -88,10 +86,15 @@ def test_without_a_folder_there_is_no_cache_and_one_line_says_so(
 
 ATTEND = """
 import torch
-from outrider.ops.attention.attend_in_place import _attend, attend_rows
+from outrider.ops.attention.attend_in_place import QueryGroup, attend_in_place
+from outrider.ops.attention.ordered_attention import SLOT_ORDER, SeenKeys
+from outrider.ops.compiled.attend_keys import attend_rows
 torch.manual_seed(7)
-query, layer, out = torch.randn(1, 2, 8), torch.randn(2, 4, 4, 8), torch.empty(1, 2, 8)
-_attend(query, torch.arange(8)[None], torch.zeros(1, 1, 8), layer, torch.tensor(1.0), out)
+query, layer, slots = torch.randn(1, 2, 8), torch.randn(2, 4, 4, 8), torch.arange(8)[None]
+seen = SeenKeys(num_pages=2, slots=slots, mask=torch.zeros(1, 1, 8), order=SLOT_ORDER, indices={},
+                is_one_chunk=False)
+group = QueryGroup(first=0, num=1, places=slots[0, :0], seen=seen)
+out = attend_in_place(query, [group], layer=layer, scale=1.0)
 print(attend_rows.cache_hits, out.view(torch.int32).tolist())
 """
 

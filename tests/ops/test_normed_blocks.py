@@ -63,6 +63,19 @@ def test_heads_are_projected_rotated_and_stored(rows: int) -> None:
     torch.testing.assert_close(pool, expected, rtol=1e-2, atol=0.3)
 
 
+@pytest.mark.parametrize("rows", ROWS)
+def test_keys_and_values_alone_are_those_of_the_whole_projection(rows: int) -> None:
+    torch.manual_seed(2)
+    weight = torch.randn((HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN)
+    whole, alone = eight_bit_linear(weight), eight_bit_linear(weight[HEADS * HEAD_DIM :])
+    x, rotation, slots = torch.randn(rows, HIDDEN), _rotation(rows), torch.arange(rows)
+    pool, expected = _pool(), _pool()
+    BlockHeads(_norm(), whole)(x, rotation, expected, slots)
+    queries = BlockHeads(_norm(), alone)(x, rotation, pool, slots)
+    assert queries.shape == (rows, 0, HEAD_DIM)
+    assert torch.equal(pool, expected)
+
+
 def test_bits_of_a_row_do_not_depend_on_other_rows() -> None:
     norm, qkv, rotation = _norm(), _qkv(), _rotation(19)
     gate, heads = BlockGate(norm, eight_bit_linear(torch.randn(96, HIDDEN))), BlockHeads(norm, qkv)

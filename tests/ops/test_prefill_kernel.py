@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.attention_cases import SCALE, Model, decodes_of_chunk, make_case, place, run, trace
+from support.attention_cases import Model, decodes_of_chunk, make_case, place, run, trace
 
 from outrider.kv.reference_attention import ReferenceAttention
 
@@ -39,7 +39,7 @@ def test_chunk_tokens_see_what_is_before_them(page_size, group, head_dim):
         out,
         pages=pages,
         bounds=bounds,
-        scale=SCALE,
+        rule=case.model.rule,
         tiles=SMALL,
     )
     right = run(ReferenceAttention(page_size=page_size, dtype=model.dtype), case)
@@ -61,7 +61,7 @@ def attend_decode(case):
         limits=views["limits"],
         tails=views["tails"],
         partials=torch.full((case.shape.rows * count * width,), float("nan")),
-        scale=SCALE,
+        rule=case.model.rule,
         is_tree=False,
         tiles=SMALL_DECODE,
     )
@@ -73,7 +73,7 @@ def test_a_token_has_the_same_bits_in_a_chunk_and_as_a_decode_row():
     pages, bounds = place(case)
     out = torch.full(case.query.shape, float("nan"))
     kernel.attend_chunks(
-        case.query, case.layer, out, pages=pages, bounds=bounds, scale=SCALE, tiles=SMALL
+        case.query, case.layer, out, pages=pages, bounds=bounds, rule=case.model.rule, tiles=SMALL
     )
     positions = [0, 15, 16, 31, 32, 47, 63, 64, 99]  # around borders of blocks and of splits
     alone = attend_decode(decodes_of_chunk(case, positions))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.kv.reference_attention import ReferenceAttention
+from outrider.ops.attention.attention_rule import NO_CAP, WHOLE_TEXT, AttentionRule
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionBackend, AttentionScope
@@ -25,6 +26,12 @@ class Model:
     page_size: int = 3
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
+    window: int = WHOLE_TEXT
+    soft_cap: float = NO_CAP
+
+    @property
+    def rule(self) -> AttentionRule:
+        return AttentionRule(scale=SCALE, window=self.window, soft_cap=self.soft_cap)
 
     @property
     def heads(self) -> int:
@@ -150,7 +157,7 @@ def run(backend: AttentionBackend, case: Case, *, largest: StepShape | None = No
     backend.fill(plan, case.scope)
     if case.model.latent:
         return backend.run_latent(case.query, case.layer, plan, SCALE, case.model.latent)
-    return backend.run(case.query, case.layer, plan, SCALE)
+    return backend.run(case.query, case.layer, plan, case.model.rule)
 
 
 def trace(case: Case) -> dict[str, torch.Tensor]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from outrider.distributed.rank_group import ONE_RANK
 from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import load_decoder
@@ -55,10 +56,10 @@ class Harness:
         return self.decoder.logits(hidden_states)
 
 
-def harness_of(folder, dtype="float32", *, pad=1, nodes=1):
-    decoder = load_decoder(folder, dtype=dtype, device=CPU)
+def harness_of(folder, dtype="float32", *, pad=1, nodes=1, ranks=ONE_RANK):
+    decoder = load_decoder(folder, dtype=dtype, device=CPU, ranks=ranks)
     device = small_device(random.Random(0), page_size=PAGE_SIZE, nodes=nodes, pad=pad)
-    attention = decoder.config.attention
+    attention = decoder.share.attention
     layout = KVLayout(
         layers=decoder.config.num_layers,
         vectors=attention.vectors,

@@ -34,6 +34,8 @@ class Shape:
     prefix_cache: bool = True
     device: str = "cpu"
     arithmetic: str = "fast"
+    kv_dtype: str = "auto"
+    max_loras: int = 0
 
 
 def engine_of(
@@ -53,7 +55,7 @@ def engine_of(
         grammars=grammars,
         verifier=verifier,
     )
-    return Engine(runner, facts, runner.grammars)
+    return Engine(runner, facts, runner.grammars, adapters=runner.adapters)
 
 
 def settings_of(shape: Shape) -> Settings:
@@ -74,7 +76,9 @@ def settings_of(shape: Shape) -> Settings:
             max_queued=100,
             page_size=shape.page_size,
             prefix_cache=shape.prefix_cache,
+            max_loras=shape.max_loras,
         ),
+        kv_dtype=shape.kv_dtype,
     )
 
 

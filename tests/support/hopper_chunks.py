@@ -1,6 +1,6 @@
 """Compiles the attention kernel of chunks for a Hopper, on a machine without a GPU.
 
-python -m support.hopper_chunks HEAD_DIM ... prints what the assembler says, a line each.
+python -m support.hopper_chunks HEAD_DIM:WINDOW ... prints what the assembler says, a line each.
 """
 
 import json
@@ -19,15 +19,15 @@ POINTERS = {"query": "*bf16", "layer": "*bf16", "out": "*bf16", "pages": "*i32",
 ALIGNED = ("query", "layer", "out", "query_stride")
 
 
-def compile_chunks(head_dim):
+def compile_chunks(head_dim, window):
     tiles = prefill_tiles(head_dim, torch.bfloat16)
     constants = {
         "GROUP": 4, "KV_HEADS": 8, "HEAD_DIM": head_dim, "DIM": head_dim, "PAGE_SIZE": 16,
         "CHUNKS": 1, "BLOCK_M": tiles.rows, "BLOCK_N": tiles.keys, "SPLIT": tiles.split,
-        "COMPILED": True, "PDL": True,
+        "WINDOW": window, "CAPPED": window > 0, "COMPILED": True, "PDL": True,
     }  # fmt: skip
     names = _attend_kernel.arg_names
-    types = POINTERS | {"scale": "fp32"} | dict.fromkeys(constants, "constexpr")
+    types = POINTERS | {"inner": "fp32", "scale": "fp32"} | dict.fromkeys(constants, "constexpr")
     source = ASTSource(
         fn=_attend_kernel,
         signature={name: types.get(name, "i32") for name in names},
@@ -44,4 +44,4 @@ def compile_chunks(head_dim):
 
 if __name__ == "__main__":
     for word in sys.argv[1:]:
-        print(json.dumps(compile_chunks(int(word))), flush=True)
+        print(json.dumps(compile_chunks(*map(int, word.split(":")))), flush=True)

@@ -3,7 +3,7 @@
 import torch
 
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
-from outrider.models.model_config import RopeConfig
+from outrider.models.rope_config import RopeConfig
 from outrider.models.rope_scaling import NoScaling
 from outrider.ops.attention.latent_rope import rotate_queries_reference, store_latents_reference
 from outrider.ops.attention.latent_rope_triton import rotate_queries_triton, store_latents_triton

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
-from outrider.models.model_config import RopeConfig
+from outrider.models.rope_config import RopeConfig
 from outrider.models.rope_scaling import NoScaling
 from outrider.ops.linear.swiglu import swiglu_reference
 from outrider.ops.linear.swiglu_triton import swiglu_triton

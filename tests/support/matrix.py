@@ -8,10 +8,12 @@ from typing import Any
 
 from outrider.engine.engine import Engine
 from outrider.models.decoder import Decoder
+from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.standalone_draft import StandaloneDraft
 from outrider.runtime.draft_kinds import (
+    BlockDraft,
     DraftKind,
     MergedDraft,
     ModelDraft,
@@ -74,7 +76,8 @@ MAX_TOKENS = 9
 
 # A twin is kept completely, a stranger almost never, a relative now and then.
 TARGETS = ["llama", "deepseek-v3"]  # keys and values, latents
-DRAFTERS = ["none", "twin", "relative", "stranger", "eagle", "eagle3", "mtp", "merged"]
+DRAFTERS = ["none", "twin", "relative", "stranger", "merged"]
+DRAFTERS += ["eagle", "eagle3", "dflash", "dspark", "mtp"]
 CHAINS_ONLY = ["modules"]  # one module per depth
 TREES = {
     "one-step": Budget(steps=1, topk=1, nodes=2),
@@ -93,7 +96,7 @@ class Models:
     relative: Decoder
     stranger: Decoder
     folder: Path  # of the target
-    heads: dict[str, AnyDraftModel]  # random ones, which are kept almost never
+    heads: dict[str, AnyDraftModel | DFlashHead]  # random ones, which are kept almost never
     modules: ModuleChain  # likewise, one per depth
 
     def draft(self, name: str, budget: Budget) -> DraftKind:
@@ -103,7 +106,10 @@ class Models:
         if name == "modules":
             return ModulesDraft(modules=self.modules, budget=budget)
         if name in self.heads:
-            return ModelDraft(model=self.heads[name], budget=budget)
+            head = self.heads[name]
+            if isinstance(head, DFlashHead):
+                return BlockDraft(model=head, budget=budget)
+            return ModelDraft(model=head, budget=budget)
         if name == "merged":  # with texts: of the prompts, and of answers where there is a hit
             lookup = SuffixDraft(budget=merged_budget(budget), min_match=1, max_match=4)
             return MergedDraft(model=self._whole(self.relative, budget), lookup=lookup)

@@ -6,6 +6,7 @@ import torch
 
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.eagle.head_loader import load_head
+from support.block_heads import BLOCKS, write_block_head
 from support.heads import write_head
 from support.matrix import Models
 from support.modules import TABLES, with_modules
@@ -26,15 +27,19 @@ def make_models(root: Path, device: str, family: str = "llama") -> Models:
     theirs, target = load("target")
     _, relative = load("relative", disturbance=0.02)
     _, stranger = load("stranger", "llama", seed=7)
+    for name in ("eagle", "eagle3"):
+        write_head(root / name, target.config, algorithm=name)
+    for name, variant in BLOCKS.items():
+        write_block_head(root / name, target.config, variant)
     heads = {
         name: load_head(
-            write_head(root / name, target.config, algorithm=name),
+            root / name,
             target=target,
             target_folder=root / "target",
             dtype="float32",
             device=place,
         )
-        for name in ("eagle", "eagle3")
+        for name in ("eagle", "eagle3", *BLOCKS)
     }
     own = with_modules(root / "modules", TABLES["deepseek"], num=3, body=family, device=device)
     heads["mtp"] = own.load(most=1)

@@ -153,6 +153,8 @@ def facts(
             weight_bytes=0, page_bytes=page_size * 64, num_pages=num_pages, tp_size=1, ranks=()
         ),
         vocab_size=VOCAB,
+        hidden_size=8,
+        takes_embeds=False,
         draft=DraftFacts(
             budget=Budget(steps=nodes - 1, nodes=nodes),
             lead=0,

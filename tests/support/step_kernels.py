@@ -130,7 +130,9 @@ def check_place(seed: int, device: str) -> None:
     assert sorted(used.tolist()) == list(range(num_query))  # every query token once
 
 
-def check_fill(seed: int, device: str, *, is_ragged: bool = False) -> None:
+def check_fill(
+    seed: int, device: str, *, is_ragged: bool = False, fill: Any = fill_queries_triton
+) -> None:
     rng = random.Random(seed)
     nodes, first_node = rng.choice([1, 2, 3, 7, 16]), rng.choice([0, 0, 1, 3])
     small, plan = random_step(rng, nodes=nodes, is_ragged=is_ragged)
@@ -145,7 +147,7 @@ def check_fill(seed: int, device: str, *, is_ragged: bool = False) -> None:
         there.queries.of_nodes.copy_(plan.queries.of_nodes)
     table = moved_table(small.table, device)
     size = {"page_size": small.page_size, "first_node": first_node}
-    fill_queries_triton(
+    fill(
         moved(tree, device),
         there.decode,
         there.chunk,

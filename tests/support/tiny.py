@@ -25,19 +25,10 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from support.tiny_vocabulary import VOCAB
+from support.styled_families import STYLED_FAMILIES
+from support.tiny_sizes import SIZES
+from support.tiny_vocabulary import VOCAB as VOCAB
 
-SIZES = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 UNEVEN = {
     "hidden_size": 40,
     "num_attention_heads": 10,
@@ -158,7 +149,8 @@ LATENT_FAMILIES = {
 def tiny_model(family: str, *, seed: int = 0) -> PreTrainedModel:
     """Random weights, large enough that texts do not repeat one token."""
     torch.manual_seed(seed)
-    model = (FAMILIES | SPARSE_FAMILIES | GLM_FAMILIES | LATENT_FAMILIES)[family]().eval()
+    families = FAMILIES | STYLED_FAMILIES | SPARSE_FAMILIES | GLM_FAMILIES | LATENT_FAMILIES
+    model = families[family]().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0.0, 0.35)

@@ -12,6 +12,7 @@ from outrider.frontend.frontend import Frontend
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.hub.generation_config import SAMPLING
+from outrider.wire.adapter import NO_ADAPTER, Adapter
 
 if TYPE_CHECKING:
     from outrider.server.protocol.chat_protocol import ChatRequest
@@ -54,17 +55,22 @@ class OpenAiLine:
             self._body = _parse(body, is_chat=self._is_chat)
             self._body.check()
 
-    def prepare(self, frontend: Frontend, defaults: SamplingParams) -> PreparedRequest:
+    def prepare(
+        self, frontend: Frontend, defaults: SamplingParams, adapter: Adapter = NO_ADAPTER
+    ) -> PreparedRequest:
         """The request, with the defaults for sampling that its body does not have."""
         with _refusals():
-            return self._prepare(frontend, defaults)
+            return self._prepare(frontend, defaults, adapter)
 
-    def _prepare(self, frontend: Frontend, defaults: SamplingParams) -> PreparedRequest:
+    def _prepare(
+        self, frontend: Frontend, defaults: SamplingParams, adapter: Adapter
+    ) -> PreparedRequest:
         from outrider.server.answer_request import ServedModel
         from outrider.server.routes.chat_routes import read_request
         from outrider.server.routes.completions_routes import read_requests
 
         model = ServedModel(name="default", sampling_defaults=_defaults(defaults))
+        model.choose(None, self._body.lora_path)  # refuses it: --lora is for all lines
         body: Any = model.fill(self._body)
         read: Callable[[], list[Any]] = (
             (lambda: read_request(frontend, body))
@@ -74,7 +80,7 @@ class OpenAiLine:
         requests = read()
         if len(requests) != 1:
             raise RequestError("a line of a batch has one prompt; write a line for each")
-        return frontend.inputs.prepare(requests[0].prompt, requests[0].params)
+        return frontend.inputs.prepare(requests[0].prompt, requests[0].params, adapter)
 
     def report(self, request: RequestState, frontend: Frontend) -> Json:
         """The answer of `/v1/...`, or its error, inside OpenAI's envelope of a batch."""

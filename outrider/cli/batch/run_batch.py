@@ -29,6 +29,7 @@ from outrider.frontend.prompts import (
 from outrider.frontend.request_feed import Feed
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.sampling_params import SamplingParams, override
+from outrider.wire.adapter import NO_ADAPTER, Adapter
 
 Framing = Callable[[str], TextPrompt]  # turns the text of a user into a prompt
 
@@ -40,6 +41,7 @@ class BatchDefaults:
     params: SamplingParams
     framing: Framing
     max_in_flight: int
+    adapter: Adapter = NO_ADAPTER
     system: str = ""  # for conversations without a system message; `framing` adds it to texts
 
 
@@ -93,10 +95,14 @@ class BatchRun:
     def _prepare(self, line: InputLine) -> PreparedRequest:
         value = decode_line(line)
         if is_openai_line(value):
-            return OpenAiLine(value).prepare(self._frontend, self._defaults.params)
+            line_request = OpenAiLine(value)
+            return line_request.prepare(
+                self._frontend, self._defaults.params, self._defaults.adapter
+            )
         request = parse_line(line)
         params = override(self._defaults.params, request.changes)
-        return self._frontend.inputs.prepare(self._prompt(request), params)
+        prompt, adapter = self._prompt(request), self._defaults.adapter
+        return self._frontend.inputs.prepare(prompt, params, adapter)
 
     def _prompt(self, request: LineRequest) -> TextPrompt | TokenPrompt:
         if request.kind == "prompt":

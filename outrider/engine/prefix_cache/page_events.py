@@ -63,7 +63,7 @@ class PageEvents:
                 hashes=tuple(hashes),
                 parent=first,
                 tokens=tuple(key.tokens[key.start : key.start + len(pages) * size]),
-                salt=key.salt.decode(),
+                salt=key.salt.decode(errors="replace"),  # that of an adapter is no text
             )
         )
 

@@ -20,8 +20,8 @@ from outrider.models.config_fields import (
     read_size_or,
 )
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
-from outrider.models.model_config import RopeConfig
 from outrider.models.quantised.quantisation import parse_quantisation
+from outrider.models.rope_config import RopeConfig
 from outrider.models.rope_scaling import parse_scaling, rope_settings
 from outrider.ops.moe.routing_config import RoutingConfig
 
@@ -122,6 +122,11 @@ class V4Config:
         layers = self.attention.layers
         ratios = (layer.ratio for layer in layers if isinstance(layer, CompressedBlocks))
         return math.lcm(USUAL_PAGE, *ratios)
+
+    @property
+    def takes_embeds(self) -> bool:
+        """The experts of its first layers are chosen by token ids."""
+        return False
 
     @property
     def has_row_state(self) -> bool:

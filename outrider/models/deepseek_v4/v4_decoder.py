@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from outrider.distributed.rank_group import RankGroup
+from outrider.models.adapters.adapter_bank import NO_ADAPTERS, AdapterWeights
 from outrider.models.decoder import TargetOutput
 from outrider.models.deepseek_v4.compressed_cache import (
     CompressedLayout,
@@ -68,6 +69,8 @@ class V4Parts:
 
 class V4Decoder:
     """Owns the weights, or a rank's share. `dtype` is that of activations and of the cache."""
+
+    adapters: AdapterWeights = NO_ADAPTERS
 
     def __init__(self, config: V4Config, parts: V4Parts, ranks: RankGroup) -> None:
         self.config = config

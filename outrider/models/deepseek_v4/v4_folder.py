@@ -9,6 +9,7 @@ from outrider.models.deepseek_v4.inspect_v4 import inspect_v4_modules
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_decoder import V4Decoder
 from outrider.models.deepseek_v4.v4_module import V4Module, load_v4_module
+from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.inspect_head import HeadReport, needs_one_stream, unknown_head
 from outrider.models.mtp.inspect_modules import ModuleReport
@@ -28,7 +29,7 @@ class V4Folder:
 
     def load_head(
         self, head: Path, target: AnyTarget, *, dtype: WeightType, arithmetic: Arithmetic
-    ) -> AnyDraftModel:
+    ) -> AnyDraftModel | DFlashHead:
         del target, dtype, arithmetic
         raise ConfigError(needs_one_stream(head))
 

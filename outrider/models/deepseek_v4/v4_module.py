@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.cut_head import head_cut
-from outrider.models.decoder_loader import TensorSource
 from outrider.models.deepseek_v4.compressed_cache import CompressedLayout, CompressedPool
 from outrider.models.deepseek_v4.compressed_plan import CompressedPlan
 from outrider.models.deepseek_v4.compression import NoBlocks
@@ -20,7 +19,7 @@ from outrider.models.deepseek_v4.residual_streams import Collapse
 from outrider.models.deepseek_v4.v4_blocks import V4Step
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_decoder import V4Block, V4Decoder
-from outrider.models.deepseek_v4.v4_loader import Renamed, V4Builder
+from outrider.models.deepseek_v4.v4_loader import V4Builder
 from outrider.models.deepseek_v4.v4_tensors import (
     ALSO_STORED,
     EMBEDDING,
@@ -36,6 +35,7 @@ from outrider.models.layers.mlp import FeedStep
 from outrider.models.model_config import AnyAttention, AttentionConfig
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_cut import WHOLE
+from outrider.models.tensor_source import RenamedTensors, TensorSource
 from outrider.ops.linear.choose_linear import WeightType
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm
@@ -182,7 +182,8 @@ def load_v4_module(
     """The first draft module in the target's folder; its tensors must match the config exactly."""
     with Checkpoint(folder) as checkpoint:
         found = find_v4_modules(folder, target.config, checkpoint)
-        source = Renamed(checkpoint, stored_names(checkpoint.names) | found.stored)
+        stored = stored_names(checkpoint.names) | found.stored
+        source = RenamedTensors(checkpoint, stored.__getitem__)
         return build_v4_module(
             source, target, own=_own(found, source, target), dtype=dtype, arithmetic=arithmetic
         )

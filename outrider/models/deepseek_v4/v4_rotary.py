@@ -3,7 +3,7 @@
 import torch
 
 from outrider.models.layers.rotary_embedding import attention_factor, scaled_frequencies
-from outrider.models.model_config import RopeConfig
+from outrider.models.rope_config import RopeConfig
 from outrider.ops.norm_rope.partial_rope import TailRotation
 
 

@@ -5,16 +5,11 @@ from dataclasses import dataclass
 import torch
 
 from outrider.kv.kv_pool import KVPool
-from outrider.models.layers.attention_layer import (
-    Attention,
-    AttentionStep,
-    KeyValueProjection,
-    pad_rows,
-)
-from outrider.models.layers.mlp import FeedForward, FeedStep
+from outrider.models.decoder import AuxStates, LayerStack
+from outrider.models.layers.attention_layer import AttentionStep, Projection, pad_rows
+from outrider.models.layers.mlp import FeedStep
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.ops.linear.linear import Linear
-from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
@@ -24,11 +19,9 @@ class HeadLayer:
     """Attention over the head's own KV, then an MLP. The caller normalises the input."""
 
     rotary: RotaryEmbedding
-    attention: Attention
-    kv: KeyValueProjection  # a part of `attention`
+    stack: LayerStack  # the layer
+    kv: Projection  # of its keys and values alone, for tokens whose own output is not needed
     index: int  # of its KV in the pool
-    mlp_norm: Norm
-    mlp: FeedForward
     min_rows: int  # with fewer rows its projections are slower
 
     def __call__(
@@ -42,10 +35,13 @@ class HeadLayer:
         queries, layer = plan.queries, kv.layers[self.index]
         num_query = queries.tokens.shape[0]
         rows = max(num_query, self.min_rows)
-        step = self._step(plan, backend)
-        stream = self.attention(pad_rows(x, rows), pad_rows(residual, rows), layer, step)
+        steps = (self._step(plan, backend),)
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=kv.layout.page_size)
-        return self.mlp(self.mlp_norm(stream), stream, feed)[:num_query]
+        none = AuxStates(layers=(), out=residual[:num_query, :0])
+        stream = self.stack(
+            pad_rows(x, rows), pad_rows(residual, rows), [layer], steps=steps, feed=feed, aux=none
+        )
+        return stream[:num_query]
 
     def write_kv(
         self,
@@ -57,7 +53,7 @@ class HeadLayer:
         """Write the keys and values that the layer would write."""
         layer = kv.layers[self.index]
         rows = max(plan.queries.tokens.shape[0], self.min_rows)
-        self.kv.write(pad_rows(x, rows), layer, self._step(plan, backend))
+        self.kv(pad_rows(x, rows), layer, self._step(plan, backend))
 
     def _step(self, plan: StepPlan, backend: AttentionBackend) -> AttentionStep:
         return AttentionStep(

@@ -1,17 +1,17 @@
 """Parts that heads of every kind are built from: projections, norms, decoder layers."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 
 from outrider.config.engine_config import Arithmetic
-from outrider.models.decoder import Decoder
+from outrider.models.decoder import Decoder, DecoderLayer, stack_layers
 from outrider.models.eagle.eagle_layer import HeadLayer, apply_padded
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_tensors import EMBEDDING, HEAD, layer_prefix
 from outrider.models.eagle.token_map import target_ids
 from outrider.models.layers.attention_layer import (
-    KeyValueProjection,
     NoGate,
     Projection,
     SelfAttention,
@@ -19,8 +19,9 @@ from outrider.models.layers.attention_layer import (
 )
 from outrider.models.layers.gated_activation import gate_of
 from outrider.models.layers.mlp import Mlp
-from outrider.models.layers.normed_linear import gate_behind, project_behind
+from outrider.models.layers.normed_linear import gate_behind, project_behind, project_blocks
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.linear.choose_linear import WeightType, choose_linear
 from outrider.ops.linear.linear import BiasedLinear, Linear
 from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
@@ -98,6 +99,17 @@ class HeadBuilder:
             self.norm(prefix + "post_attention_layernorm.weight"),
             gate_of(self.linear(prefix + "mlp.gate_proj", prefix + "mlp.up_proj", has_bias=False)),
         )
+        layer = DecoderLayer(
+            attention_norm=self._no_norm(),
+            attention=SelfAttention(
+                project=self._projection(attention),
+                gate=NoGate(),
+                output=output,
+                rule=AttentionRule(scale=config.attention.head_dim**-0.5, window=config.window),
+            ),
+            mlp_norm=norm,
+            mlp=Mlp(gate=gate, down=self.linear(prefix + "mlp.down_proj", has_bias=False)),
+        )
         return HeadLayer(
             rotary=RotaryEmbedding(
                 config.rope,
@@ -105,13 +117,9 @@ class HeadBuilder:
                 dtype=self._target.dtype,
                 device=self._device,
             ),
-            attention=SelfAttention(
-                config.attention, project=self._projection(attention), gate=NoGate(), output=output
-            ),
+            stack=stack_layers([layer]),
             kv=self._kv_projection(attention),
             index=index,
-            mlp_norm=norm,
-            mlp=Mlp(gate=gate, down=self.linear(prefix + "mlp.down_proj", has_bias=False)),
             min_rows=output.min_rows,
         )
 
@@ -121,15 +129,20 @@ class HeadBuilder:
         qkv = self.linear(*(prefix + name for name in _QKV), has_bias="q_proj" in config.biased)
         head_norm = self._head_norm(prefix, num_queries=config.attention.heads)
         apart = SplitProjection(config.attention, qkv=qkv, head_norm=head_norm)
-        return project_behind(NormLater(torch.empty(0, device=self._device)), apart)[1]
+        return project_behind(self._no_norm(), apart)[1]
 
-    def _kv_projection(self, prefix: str) -> KeyValueProjection:
+    def _kv_projection(self, prefix: str) -> Projection:
         """The last rows of the qkv projection. A packed layout has no parts: this is a copy."""
         config = self._config.layer
         kv = self.linear(*(prefix + name for name in _QKV[1:]), has_bias="q_proj" in config.biased)
-        return KeyValueProjection(
-            config.attention, kv=kv, head_norm=self._head_norm(prefix, num_queries=0)
+        head_norm = self._head_norm(prefix, num_queries=0)
+        no_queries = replace(config.attention, heads=0)
+        return project_blocks(
+            self._no_norm(), SplitProjection(no_queries, qkv=kv, head_norm=head_norm)
         )
+
+    def _no_norm(self) -> Norm:
+        return NormLater(torch.empty(0, device=self._device))
 
     def _head_norm(self, prefix: str, *, num_queries: int) -> HeadNorm:
         config = self._config.layer

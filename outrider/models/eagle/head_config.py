@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from outrider.models.block_model import DraftBlock
 from outrider.models.draft_model import AuxLayers
-from outrider.models.model_config import AttentionConfig, BlockConfig, RopeConfig
+from outrider.models.model_config import AttentionConfig, BlockConfig
+from outrider.models.rope_config import RopeConfig
 
-Algorithm = Literal["eagle", "eagle3"]
-Dialect = Literal["SafeAILab", "SGLang", "vLLM", "speculators"]
+Algorithm = Literal["eagle", "eagle3", "dflash", "dspark"]
+Dialect = Literal["SafeAILab", "SGLang", "vLLM", "speculators", "z-lab", "DeepSpec", "SpecForge"]
 AuxNorm = Literal["none", "each", "joint"]  # of the aux states, before `fc`
 
 
@@ -44,6 +46,7 @@ class HeadLayerConfig:
     block: BlockConfig
     attention: AttentionConfig
     rope: RopeConfig
+    window: int  # the sliding window, or WHOLE_TEXT
     biased: tuple[str, ...]  # attention projections with a bias
     has_head_norm: bool  # queries and keys are normalised per head before rotation
     is_residual_normed: bool  # the residual is the normalised state, not the state
@@ -59,6 +62,33 @@ class OutputConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MarkovConfig:
+    """What the token before adds to the logits of a slot (DSpark)."""
+
+    rank: int
+    is_gated: bool  # the slot's state scales the token's vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfidenceConfig:
+    """How a head estimates the chance of its drafts (DSpark)."""
+
+    reads_token: bool  # the Markov vector of the token before, besides the slot's state
+    has_bias: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockHeadConfig:
+    """What a head that drafts a block in one pass has besides."""
+
+    num_layers: int
+    block: DraftBlock
+    mask_token: int | None  # whose embedding a mask has; None: the head stores a vector
+    markov: MarkovConfig | None
+    confidence: ConfidenceConfig | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadConfig:
     """The structure of a head, without weights."""
 
@@ -67,6 +97,7 @@ class HeadConfig:
     layer: HeadLayerConfig
     output: OutputConfig
     max_context: int  # positions it was trained for; it can run beyond them
+    blocks: BlockHeadConfig | None = None  # EAGLE drafts token by token, with one layer
 
     @property
     def width(self) -> int:

@@ -4,7 +4,8 @@ from collections.abc import Collection
 from typing import Any
 
 from outrider.errors import ConfigError
-from outrider.models.config_fields import read_size_or
+from outrider.models.config_fields import read_object, read_size_or
+from outrider.models.dflash.dflash_dialects import is_dflash_config, parse_dflash
 from outrider.models.draft_model import AuxLayers
 from outrider.models.eagle.head_config import (
     Algorithm,
@@ -12,11 +13,16 @@ from outrider.models.eagle.head_config import (
     AuxStatesConfig,
     Dialect,
     HeadConfig,
-    HeadLayerConfig,
     Origin,
     OutputConfig,
 )
-from outrider.models.model_config import ModelConfig, parse_config
+from outrider.models.eagle.head_fields import (
+    layer_config,
+    made_for,
+    plain_layers,
+    read_architectures,
+)
+from outrider.models.model_config import ModelConfig
 from outrider.models.registry import FAMILIES
 
 _ARCHITECTURES: dict[str, tuple[Dialect, Algorithm]] = {
@@ -27,7 +33,6 @@ _ARCHITECTURES: dict[str, tuple[Dialect, Algorithm]] = {
     "Eagle3LlamaForCausalLM": ("vLLM", "eagle3"),
 }
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-_QKV = ("q_proj", "k_proj", "v_proj")
 
 
 def parse_head(
@@ -36,6 +41,8 @@ def parse_head(
     target: ModelConfig,
 ) -> HeadConfig:
     """The head that a config.json describes. Missing fields follow from tensors and target."""
+    if is_dflash_config(fields):
+        return parse_dflash(fields, names, target)
     dialect, algorithm = _recognise(fields, names)
     layer_fields = _layer_fields(fields, dialect)
     plain = _plain_layer(layer_fields, target)
@@ -46,37 +53,35 @@ def parse_head(
         aux = _aux_states(fields, plain.block.hidden, target, notes)
     return HeadConfig(
         aux=aux,
-        layer=HeadLayerConfig(
-            block=plain.block,
-            attention=plain.plain_attention,
-            rope=plain.rope,
-            biased=_biased(layer_fields),
-            has_head_norm=any(name.endswith(("q_norm.weight", "k_norm.weight")) for name in names),
-            is_residual_normed=_residual_norm(fields, dialect, notes),
+        layer=layer_config(
+            layer_fields, plain, names, is_residual_normed=_residual_norm(fields, dialect, notes)
         ),
         output=_output(fields, plain.vocab_size, dialect, notes),
         max_context=plain.max_context,
         origin=Origin(
-            algorithm=algorithm, dialect=dialect, made_for=_made_for(fields), notes=tuple(notes)
+            algorithm=algorithm, dialect=dialect, made_for=made_for(fields), notes=tuple(notes)
         ),
     )
 
 
 def is_head_config(fields: dict[str, Any]) -> bool:
     """Whether a config.json is marked as that of a head, not of a whole model."""
-    is_named = any(name in _ARCHITECTURES for name in _architectures(fields))
-    return is_named or "speculators_model_type" in fields or fields.get("model_type") == "eagle"
+    is_named = any(name in _ARCHITECTURES for name in read_architectures(fields))
+    is_marked = "speculators_model_type" in fields or fields.get("model_type") == "eagle"
+    return is_named or is_marked or is_dflash_config(fields)
 
 
 def _recognise(fields: dict[str, Any], names: Collection[str]) -> tuple[Dialect, Algorithm]:
     if "speculators_model_type" in fields:
         kind = fields["speculators_model_type"]
         if kind != "eagle3":
-            raise ConfigError(f"speculators heads of type {kind} are not supported; use eagle3")
+            raise ConfigError(
+                f"speculators heads of type {kind} are not supported; use eagle3, dflash or dspark"
+            )
         return "speculators", "eagle3"
     if fields.get("model_type") == "eagle":
         return "vLLM", "eagle"
-    architectures = _architectures(fields)
+    architectures = read_architectures(fields)
     if len(architectures) != 1:
         raise ConfigError(f"config.json must name one architecture, got {architectures}; fix it")
     (architecture,) = architectures
@@ -95,36 +100,20 @@ def _recognise(fields: dict[str, Any], names: Collection[str]) -> tuple[Dialect,
     return "SafeAILab", "eagle3" if has_own_norms else "eagle"
 
 
-def _architectures(fields: dict[str, Any]) -> list[str]:
-    names = fields.get("architectures")
-    return [str(name) for name in names] if isinstance(names, list) else []
-
-
 def _layer_fields(fields: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
     """The object of the dialect with the fields of the decoder layer."""
     if dialect == "speculators":
-        return _mapping(fields, "transformer_layer_config")
-    return _mapping(fields, "model") or fields
+        return read_object(fields, "transformer_layer_config")
+    return read_object(fields, "model") or fields
 
 
 def _plain_layer(fields: dict[str, Any], target: ModelConfig) -> ModelConfig:
-    """The layer, read as a Llama of one layer. Other fields of heads are read elsewhere."""
-    default = {"max_position_embeddings": target.max_context, "vocab_size": target.vocab_size}
-    as_llama = {"architectures": ["LlamaForCausalLM"], "attention_bias": False}
-    plain = parse_config(default | fields | as_llama)
+    """The layer, read as a Llama of one layer."""
+    plain = plain_layers(fields, target)
     if plain.num_layers != 1:
         # Engines use different norms in the second and later layers, so none of them is right.
         raise ConfigError(f"heads of {plain.num_layers} layers are not supported; use one layer")
-    if fields.get("logit_scale") not in (None, 1, 1.0):
-        raise ConfigError("config.json sets logit_scale, which is not supported; use another head")
     return plain
-
-
-def _biased(fields: dict[str, Any]) -> tuple[str, ...]:
-    if fields.get("attention_bias"):
-        return (*_QKV, "o_proj")
-    is_qwen2 = "Qwen2ForCausalLMEagle" in _architectures(fields)
-    return _QKV if fields.get("qkv_bias", is_qwen2) else ()
 
 
 def _has_bias(fields: dict[str, Any], names: Collection[str]) -> bool:
@@ -148,7 +137,7 @@ def _aux_states(
 ) -> AuxStatesConfig:
     """The aux states of EAGLE-3. Their width follows from the config, never from a tensor."""
     target_hidden = read_size_or(fields, "target_hidden_size", hidden)
-    nested = _mapping(fields, "eagle_config")
+    nested = read_object(fields, "eagle_config")
     if not nested.get("use_aux_hidden_state", True):
         return _final_state(target_hidden, has_bias=False)
     layers = _capture_layers(fields, nested, target, notes)
@@ -227,15 +216,3 @@ def _output(fields: dict[str, Any], vocab: int, dialect: Dialect, notes: list[st
         draft_vocab=read_size_or(fields, "draft_vocab_size", vocab),
         is_state_normed=is_normed,
     )
-
-
-def _made_for(fields: dict[str, Any]) -> str:
-    verifier = _mapping(_mapping(fields, "speculators_config"), "verifier")
-    return str(verifier.get("name_or_path") or "")
-
-
-def _mapping(fields: dict[str, Any], key: str) -> dict[str, Any]:
-    value = fields.get(key) or {}
-    if not isinstance(value, dict):
-        raise ConfigError(f"config.json needs an object {key}, got {value}; fix the field")
-    return value

@@ -8,6 +8,8 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.models.decoder import Decoder
+from outrider.models.dflash.dflash_head import DFlashHead
+from outrider.models.dflash.dflash_loader import build_dflash
 from outrider.models.draft_model import AnyDraftModel, ModelFacts
 from outrider.models.eagle.eagle import EagleHead, EagleParts
 from outrider.models.eagle.eagle3 import Eagle3Head, Eagle3Norms, Eagle3Parts
@@ -26,16 +28,21 @@ def load_head(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
-) -> AnyDraftModel:
+) -> AnyDraftModel | DFlashHead:
     """The head in a folder, for a target. It may share weights of the target."""
     head = open_head(folder, target.config, target_folder)
     problems, config = head.report.problems, head.report.config
     if problems or not isinstance(config, HeadConfig):
         more = f" (and {len(problems) - 1} more: see outrider doctor)" if problems[1:] else ""
         raise ConfigError(f"the draft head {folder} is refused: {problems[0]}{more}")
-    return build_head(
+    if config.blocks is None:
+        return build_head(
+            config, head.tensors, target, dtype=dtype, device=device, arithmetic=arithmetic
+        )
+    builder = HeadBuilder(
         config, head.tensors, target, dtype=dtype, device=device, arithmetic=arithmetic
     )
+    return build_dflash(config, config.blocks, builder, head.tensors)
 
 
 def build_head(
@@ -47,7 +54,7 @@ def build_head(
     device: torch.device,
     arithmetic: Arithmetic = "fast",
 ) -> AnyDraftModel:
-    """A head from tensors that are already checked."""
+    """An EAGLE head from tensors that are already checked."""
     builder = HeadBuilder(
         config, tensors, target, dtype=dtype, device=device, arithmetic=arithmetic
     )

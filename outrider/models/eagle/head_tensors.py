@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from outrider.models.dflash.dflash_tensors import block_shapes
 from outrider.models.eagle.head_config import HeadConfig
 
 EMBEDDING = "embed_tokens.weight"
@@ -16,7 +17,8 @@ MAPS = (TO_TARGET, TO_DRAFT)  # integers and booleans; all else is floating poin
 
 _PREFIX = re.compile(r"^(?:draft_model\.|model\.)+")
 _IGNORED = re.compile(r"(?:^|\.)rotary_emb\.|^verifier_")
-_OLD_NORMS = {
+_OLD_STEMS = {
+    "logit_head": "markov_head",
     "aux_norm_low": "fc_norm.0",
     "aux_norm_mid": "fc_norm.1",
     "aux_norm_high": "fc_norm.2",
@@ -48,7 +50,7 @@ def canonical_head(name: str) -> str:
     if name.startswith("midlayer."):
         return LAYER + name.removeprefix("midlayer.")
     stem, dot, rest = name.partition(".")
-    return _OLD_NORMS.get(stem, stem) + dot + rest
+    return _OLD_STEMS.get(stem, stem) + dot + rest
 
 
 def canonical_tensors(stored: Mapping[str, Stored]) -> tuple[dict[str, Stored], tuple[str, ...]]:
@@ -67,7 +69,7 @@ def canonical_tensors(stored: Mapping[str, Stored]) -> tuple[dict[str, Stored], 
 
 def expected_tensors(config: HeadConfig, *, target_hidden: int) -> ExpectedTensors:
     """The tensors of such a head, and those that it may share with a target of this width."""
-    needed = _layer_shapes(config) | _own_shapes(config)
+    needed = _block_head(config) or _layer_shapes(config, LAYER) | _own_shapes(config)
     optional: dict[str, Shape] = {TO_DRAFT: (config.output.vocab,)}
     output, width = config.output, config.width
     is_whole, is_as_wide = output.draft_vocab == output.vocab, width == target_hidden
@@ -77,8 +79,19 @@ def expected_tensors(config: HeadConfig, *, target_hidden: int) -> ExpectedTenso
     return ExpectedTensors(needed=needed, optional=optional)
 
 
-def _layer_shapes(config: HeadConfig) -> dict[str, Shape]:
-    """Attention, MLP and the norm between them: the same for EAGLE and EAGLE-3."""
+def _block_head(config: HeadConfig) -> dict[str, Shape]:
+    """The tensors of a head that drafts blocks; none for another head."""
+    blocks, shapes = config.blocks, dict[str, Shape]()
+    if blocks is None:
+        return shapes
+    for prefix in map(layer_prefix, range(blocks.num_layers)):
+        shapes |= _layer_shapes(config, prefix)
+        shapes[prefix + "input_layernorm.weight"] = (config.width,)
+    return shapes | block_shapes(config, blocks)
+
+
+def _layer_shapes(config: HeadConfig, prefix: str) -> dict[str, Shape]:
+    """Attention, MLP and the norm between them: the same for all heads."""
     layer, width = config.layer, config.width
     heads, wide = layer.attention, layer.block.intermediate
     query, key = heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim
@@ -97,7 +110,7 @@ def _layer_shapes(config: HeadConfig) -> dict[str, Shape]:
         shapes[f"self_attn.{name}.bias"] = shapes[f"self_attn.{name}.weight"][:1]
     if layer.has_head_norm:
         shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (heads.head_dim,)
-    return {LAYER + name: shape for name, shape in shapes.items()}
+    return {prefix + name: shape for name, shape in shapes.items()}
 
 
 def _own_shapes(config: HeadConfig) -> dict[str, Shape]:

@@ -8,7 +8,8 @@ import torch
 
 from outrider.errors import ConfigError
 from outrider.models.config_fields import read_fields
-from outrider.models.eagle.head_config import HeadConfig
+from outrider.models.dflash.dflash_tensors import read_mask_vector
+from outrider.models.eagle.head_config import Algorithm, BlockHeadConfig, HeadConfig
 from outrider.models.eagle.head_dialects import is_head_config, parse_head
 from outrider.models.eagle.head_tensors import (
     EMBEDDING,
@@ -20,9 +21,17 @@ from outrider.models.eagle.head_tensors import (
 )
 from outrider.models.eagle.head_weights import read_tensors
 from outrider.models.eagle.token_map import token_map_faults
-from outrider.models.model_config import ModelConfig, RopeConfig
+from outrider.models.model_config import ModelConfig
+from outrider.models.rope_config import RopeConfig
 from outrider.models.same_vocabulary import TokenizerAgreement, compare_tokenizers
+from outrider.ops.attention.attention_rule import WHOLE_TEXT
 
+_ALGORITHMS: dict[Algorithm, str] = {
+    "eagle": "EAGLE 1 or 2",
+    "eagle3": "EAGLE-3",
+    "dflash": "DFlash",
+    "dspark": "DSpark",
+}
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -91,7 +100,7 @@ def inspect_head(folder: Path, target: ModelConfig, target_folder: Path) -> Head
 def open_head(folder: Path, target: ModelConfig, target_folder: Path) -> OpenHead:
     """The report on a head together with its tensors."""
     try:
-        tensors, twice = canonical_tensors(read_tensors(folder))
+        tensors, twice = canonical_tensors(read_tensors(folder) | read_mask_vector(folder))
         config = parse_head(read_fields(folder), tensors.keys(), target)
         tokenizer = compare_tokenizers(folder, target_folder)
     except ConfigError as error:
@@ -192,7 +201,7 @@ def _facts(
     layers = f"after {_listed(aux.aux_layers.layers)} of {target.num_layers} layers"
     num_states = len(aux.aux_layers.layers) + aux.aux_layers.final
     yield "dialect", origin.dialect
-    yield "algorithm", {"eagle": "EAGLE 1 or 2", "eagle3": "EAGLE-3"}[origin.algorithm]
+    yield "algorithm", _ALGORITHMS[origin.algorithm]
     if origin.made_for:
         yield "made for", origin.made_for
     yield (
@@ -203,7 +212,10 @@ def _facts(
         "aux",
         f"{num_states} x {aux.target_hidden} = {aux.width} wide",
     )
-    yield "state", f"{config.width} wide, from one draft row to the next"
+    if config.blocks is None:
+        yield "state", f"{config.width} wide, from one draft row to the next"
+    else:
+        yield "block", _block(config.blocks)
     yield "variant", _variant(config)
     yield "rope", f"{_rope(config.layer.rope)}; target: {_rope(target.rope)}"
     yield "positions", f"{config.max_context}; target: {target.max_context}"
@@ -219,9 +231,23 @@ def _variant(config: HeadConfig) -> str:
         "norm_before_residual": config.layer.is_residual_normed,
         "norm_output": config.output.is_state_normed,
         "q_norm, k_norm": config.layer.has_head_norm,
+        "sliding_window": config.layer.window < WHOLE_TEXT,
         "biases": bool(config.layer.biased or config.aux.has_bias),
     }
     return ", ".join(name for name, is_set in flags.items() if is_set) or "plain"
+
+
+def _block(blocks: BlockHeadConfig) -> str:
+    block = blocks.block
+    parts = [
+        f"{block.size} slots in one pass, {block.num_drafts} drafts",
+        f"a slot predicts {'its own token' if block.first else 'the next token'}",
+        "causal" if block.is_causal else "bidirectional",
+        f"{blocks.num_layers} layers",
+    ]
+    parts += [f"Markov head of rank {blocks.markov.rank}"] if blocks.markov else []
+    parts += ["confidence head"] if blocks.confidence else []
+    return ", ".join(parts)
 
 
 def _notes(

@@ -1,12 +1,14 @@
 """The attention part of a decoder layer: projections, rotation, the KV write and the backend."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 
 from outrider.models.model_config import AttentionConfig
+from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.ops.attention.kv_codes import is_narrow, store_codes
 from outrider.ops.fixed_activations import sigmoid
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.head_norm import HeadNorm
@@ -82,21 +84,6 @@ class SplitProjection:
         return heads[:, : config.heads], gates
 
 
-class KeyValueProjection:
-    """The keys and values of a layer alone, for tokens whose own output is not needed."""
-
-    def __init__(self, config: AttentionConfig, *, kv: Linear, head_norm: HeadNorm) -> None:
-        self._config = config
-        self._kv = kv
-        self._head_norm = head_norm  # of keys
-
-    def write(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
-        """Write rotated keys, and values, of every query token to the pool."""
-        num_query = step.slots.shape[0]
-        heads = self._kv(x)[:num_query].view(num_query, -1, self._config.head_dim)
-        rotate_and_store(heads, step.rotation, self._head_norm, layer, step.slots)
-
-
 class OutputGate(Protocol):
     """Scales the output of every head."""
 
@@ -126,12 +113,12 @@ class SelfAttention:
     """Owns the projection, the gate and the output projection."""
 
     def __init__(
-        self, config: AttentionConfig, *, project: Projection, gate: OutputGate, output: Linear
+        self, *, project: Projection, gate: OutputGate, output: Linear, rule: AttentionRule
     ) -> None:
-        self._project = project
-        self._gate = gate
-        self._output = output
-        self._scale = config.head_dim**-0.5
+        self.project = project
+        self.gate = gate
+        self.output = output
+        self.rule = rule
 
     def __call__(
         self,
@@ -140,12 +127,30 @@ class SelfAttention:
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
-        queries, gates = self._project(x, layer, step)
-        out = self._gate(step.backend.run(queries, layer, step.plan, self._scale), gates)
-        return self._output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
+        queries, gates = project_and_store(self.project, x, layer, step)
+        out = self.gate(step.backend.run(queries, layer, step.plan, self.rule), gates)
+        return self.output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
 
     def write_kv(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
-        self._project(x, layer, step)
+        project_and_store(self.project, x, layer, step)
+
+
+def project_and_store(
+    project: Projection, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep
+) -> tuple[torch.Tensor, torch.Tensor]:  # as of a `Projection`
+    """The projection with its KV write, into a pool of any type.
+
+    Projections write the type of activations. For a pool of codes they write to slots of their own,
+    one for each query token, and all codes are rounded in one place.
+    """
+    if not is_narrow(layer):
+        return project(x, layer, step)
+    num_query = step.slots.shape[0]
+    wide = torch.empty(num_query, 1, *layer.shape[2:], dtype=x.dtype, device=x.device)
+    own_slots = torch.arange(num_query, device=x.device)
+    projected = project(x, wide, replace(step, slots=own_slots))
+    store_codes(layer, step.slots, wide[:, 0])
+    return projected
 
 
 def pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:  # [n, ...] -> [rows, ...]

@@ -7,6 +7,7 @@ import torch
 
 from outrider.ops.fixed_activations import sigmoid
 from outrider.ops.linear.linear import FixedLinear, Linear, StreamedLinear
+from outrider.ops.linear.quantised_linear import QuantisedLinear
 from outrider.ops.linear.swiglu import swiglu
 
 
@@ -30,7 +31,7 @@ class SplitGate:
 class StreamedGate:
     """The gate in the epilogue of the projection."""
 
-    def __init__(self, gate_up: StreamedLinear | FixedLinear) -> None:
+    def __init__(self, gate_up: StreamedLinear | FixedLinear | QuantisedLinear) -> None:
         self.gate_up = gate_up
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -50,6 +51,6 @@ class SharedGate:
 
 def gate_of(gate_up: Linear) -> Gate:
     """The gate over a fused projection, in its epilogue if the linear layer has one."""
-    if isinstance(gate_up, StreamedLinear | FixedLinear):
+    if isinstance(gate_up, StreamedLinear | FixedLinear | QuantisedLinear):
         return StreamedGate(gate_up)
     return SplitGate(gate_up)

@@ -11,7 +11,8 @@ from typing import Protocol
 import torch
 
 from outrider.models.layers.attention_layer import AttentionStep, pad_rows
-from outrider.models.model_config import LatentConfig, RopeConfig
+from outrider.models.model_config import LatentConfig
+from outrider.models.rope_config import RopeConfig
 from outrider.models.rope_scaling import YarnScaling
 from outrider.ops.attention.latent_rope import rotate_queries, store_latents
 from outrider.ops.linear.head_linear import head_linear

@@ -33,8 +33,8 @@ class Mlp:
     """Owns the gate and the down projection."""
 
     def __init__(self, *, gate: Gate, down: Linear) -> None:
-        self._gate = gate
-        self._down = down
+        self.gate = gate
+        self.down = down
 
     def __call__(
         self,
@@ -43,4 +43,4 @@ class Mlp:
         step: FeedStep,
     ) -> torch.Tensor:  # [n, hidden]
         del step
-        return self._down.plus(self._gate(x), residual)
+        return self.down.plus(self.gate(x), residual)

@@ -21,10 +21,10 @@ from outrider.ops.norm_rope.rms_norm import Norm, NormLater
 class NormedGate:
     """Norm, projection and gate: one kernel for few rows, one after another for many."""
 
-    def __init__(self, norm: Norm, gate: StreamedGate) -> None:
+    def __init__(self, norm: Norm, gate: StreamedGate, weight: torch.Tensor) -> None:
         self._norm = norm
         self._gate = gate
-        self._fused = NormedSwiglu(norm, gate.gate_up.weight)
+        self._fused = NormedSwiglu(norm, weight)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, intermediate]
         if x.shape[0] > MOST_SMALL_ROWS:
@@ -53,19 +53,21 @@ class BlockProjection:
     """The same on a CPU, for any number of rows."""
 
     def __init__(self, heads: BlockHeads) -> None:
-        self._heads = heads
+        self.heads = heads
 
     def __call__(
         self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        queries = self._heads(x[: step.slots.shape[0]], step.rotation, layer, step.slots)
+        queries = self.heads(x[: step.slots.shape[0]], step.rotation, layer, step.slots)
         return queries, queries[:, :0]
 
 
 def gate_behind(norm: Norm, gate: Gate) -> tuple[Norm, Gate]:
     """The norm that remains before the gate, and the gate."""
-    if isinstance(gate, StreamedGate) and _fits(gate.gate_up.weight, norm):
-        return NormLater(norm.weight), NormedGate(norm, gate)
+    if isinstance(gate, StreamedGate):
+        weight = gate.gate_up.weight
+        if isinstance(weight, torch.Tensor) and _fits(weight, norm):
+            return NormLater(norm.weight), NormedGate(norm, gate, weight)
     if isinstance(gate, SplitGate) and gate.limit == math.inf:
         gate_up = gate.gate_up
         if isinstance(gate_up, BlockLinear) and can_gate(gate_up):
@@ -82,16 +84,30 @@ def project_behind(
     marks values that are not finite in the residual. Only rank 0 adds the residual, so the marks of
     other ranks would be lost.
     """
-    is_usual = not len(apart.head_norm.weight) and not apart.has_gates
-    if is_usual and isinstance(apart.qkv, BlockLinear):
-        return NormLater(norm.weight), BlockProjection(BlockHeads(norm, apart.qkv))
+    in_blocks = project_blocks(norm, apart)
+    if in_blocks is not apart:
+        return NormLater(norm.weight), in_blocks
     if num_ranks > 1:
         return norm, apart
     weight, bias = _weight_and_bias(apart.qkv)
-    if not is_usual or not len(weight) or not _fits(weight, norm):
+    if not _is_usual(apart) or not len(weight) or not _fits(weight, norm):
         return norm, apart
     fused = NormedQkv(norm, weight=weight, bias=bias)
     return NormLater(norm.weight), NormedProjection(norm, apart, fused)
+
+
+def project_blocks(norm: Norm, apart: SplitProjection) -> Projection:
+    """Norm and projection as one compiled function of a CPU, where the weight has blocks.
+
+    The projection alone otherwise: the norm is then still to do.
+    """
+    if _is_usual(apart) and isinstance(apart.qkv, BlockLinear):
+        return BlockProjection(BlockHeads(norm, apart.qkv))
+    return apart
+
+
+def _is_usual(apart: SplitProjection) -> bool:
+    return not len(apart.head_norm.weight) and not apart.has_gates
 
 
 def _weight_and_bias(linear: Linear) -> tuple[torch.Tensor, torch.Tensor]:

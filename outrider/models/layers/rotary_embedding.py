@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from outrider.models.model_config import RopeConfig
+from outrider.models.rope_config import RopeConfig
 from outrider.models.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 from outrider.ops.norm_rope.rotary import RotaryFrequencies, Rotation, rotation_at
 

@@ -8,15 +8,17 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.models.cut_head import head_cut, make_head
 from outrider.models.decoder import Decoder, DecoderLayer
-from outrider.models.decoder_loader import TensorSource, build_block, norm_weight
+from outrider.models.decoder_loader import build_block
 from outrider.models.decoder_tensors import EMBEDDING, HEAD
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.eagle.eagle_layer import apply_padded
 from outrider.models.mtp.inspect_modules import FoundModules, find_modules, stored_name
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.mtp.mtp_module import ModuleNorms, ModuleParts, MtpModule
+from outrider.models.norm_tensors import norm_weight
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_cut import Cut
+from outrider.models.tensor_source import RenamedTensors, TensorSource
 from outrider.ops.linear.choose_linear import WeightType, choose_linear
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 from outrider.ops.sampling.widen_logits import widen_logits
@@ -105,7 +107,7 @@ class _Builder:
         found, config = self._found, self._target.config
         return build_block(
             config.of_modules,
-            lambda name, cut: self._source.read(prefix + stored_name(found.table, name), cut),
+            RenamedTensors(self._source, lambda name: prefix + stored_name(found.table, name)),
             layer=config.attending[-1],
             are_experts_stacked=found.are_experts_stacked,
             dtype=self._dtype,

@@ -1,7 +1,7 @@
-"""One class per form in which a quantised weight is stored. Each gives its shape and its values.
+"""One class per form in which a quantised weight is stored. Each gives its shape and its codes.
 
-A weight is widened to float32 at load. `parts` are the stored tensors of one module by suffix. A
-rank that reads a part of a weight narrows these tensors first, in whole blocks, words and groups.
+`parts` are the stored tensors of one module by suffix. A rank that reads a part of a weight narrows
+these tensors first, in whole blocks, words and groups.
 """
 
 import math
@@ -11,18 +11,14 @@ from typing import Protocol
 import torch
 
 from outrider.errors import ConfigError
+from outrider.models.quantised.grouped_integers import grouped_integers, quantised_weight
 from outrider.models.quantised.quantisation import Quantisation
-from outrider.models.quantised.unpack_bits import (
-    unpack_awq,
-    unpack_e2m1,
-    unpack_words,
-    widen_e8m0,
-)
+from outrider.models.quantised.unpack_bits import unpack_awq, unpack_words
+from outrider.ops.linear.quantised_weight import CodeKind, QuantisedWeight
 
 Parts = Mapping[str, torch.Tensor]  # by suffix, such as weight_scale
 _MXFP8_BLOCK = (1, 32)
 _WORD = 32  # bits
-_BYTES = (torch.uint8, torch.float8_e8m0fnu)
 
 
 class PackedForm(Protocol):
@@ -30,7 +26,7 @@ class PackedForm(Protocol):
 
     def shape(self, parts: Parts) -> tuple[int, ...]: ...
 
-    def widen(self, parts: Parts) -> torch.Tensor: ...  # [out, in] float32
+    def quantised(self, parts: Parts) -> QuantisedWeight: ...  # [out, in]
 
     def unit(self, parts: Parts, dim: int) -> int:
         """Where the weight can be cut: at multiples of this; 0 if it cannot, or is damaged."""
@@ -51,10 +47,11 @@ class ScaledForm:
     def shape(self, parts: Parts) -> tuple[int, ...]:
         return _two_axes(parts["weight"])
 
-    def widen(self, parts: Parts) -> torch.Tensor:
+    def quantised(self, parts: Parts) -> QuantisedWeight:
         weight, stored = parts["weight"], parts[self._scale]
-        block = self._block_of(stored)
-        return weight.float() * spread_scale(_wide(stored), tuple(weight.shape), block)
+        scales, group = rows_of_scales(_bytes(stored), _two_axes(weight), self._block_of(stored))
+        kind: CodeKind = "int8" if weight.dtype == torch.int8 else "e4m3"
+        return quantised_weight(kind, weight, scales, group=group)
 
     def unit(self, parts: Parts, dim: int) -> int:
         weight, scale = parts["weight"], parts[self._scale]
@@ -91,15 +88,15 @@ def _num_blocks(weight: torch.Tensor, block: tuple[int, int]) -> tuple[int, ...]
     return -(-rows // block[0]), -(-columns // block[1])
 
 
-def spread_scale(
-    scale: torch.Tensor, shape: tuple[int, ...], block: tuple[int, int]
-) -> torch.Tensor:
-    """The scale of every element, or one that broadcasts to it."""
+def rows_of_scales(
+    scale: torch.Tensor, shape: tuple[int, int], block: tuple[int, int]
+) -> tuple[torch.Tensor, int]:  # [groups, out], inputs of a group
+    """The scales of every row, from one per tensor, row or block."""
     rows, columns = shape
     if scale.numel() == 1:
-        return scale.view(1, 1)
-    if scale.numel() == rows and scale.shape[0] == rows:
-        return scale.view(rows, 1)
+        return scale.view(1, 1).expand(1, rows), columns
+    if _is_per_row(scale, rows):
+        return scale.view(1, rows), columns
     if scale.ndim == 4:  # ModelOpt: [row blocks, 1, column blocks, 1]
         scale = scale.flatten(2).flatten(0, 1)
     expected = (-(-rows // block[0]), -(-columns // block[1]))
@@ -108,8 +105,7 @@ def spread_scale(
             f"a scale of {list(scale.shape)} does not fit a weight of {list(shape)} in blocks of "
             f"{block[0]} x {block[1]}"
         )
-    wide = scale.repeat_interleave(block[0], 0)[:rows]
-    return wide.repeat_interleave(block[1], 1)[:, :columns]
+    return scale.t().repeat_interleave(block[0], 1)[:, :rows], block[1]
 
 
 class NibbleForm:
@@ -125,17 +121,19 @@ class NibbleForm:
         rows, columns = _two_axes(parts[self._weight])
         return rows, 2 * columns
 
-    def widen(self, parts: Parts) -> torch.Tensor:
-        values, scale = unpack_e2m1(parts[self._weight]), _wide(parts[self._scale])
-        rows, columns = values.shape
-        if scale.shape[0] != rows or columns % scale.shape[1]:
+    def quantised(self, parts: Parts) -> QuantisedWeight:
+        codes, scale = parts[self._weight].view(torch.uint8), _bytes(parts[self._scale])
+        rows, columns = self.shape(parts)
+        if scale.ndim != 2 or scale.shape[0] != rows or columns % scale.shape[1]:
             raise ConfigError(
                 f"a scale of {list(scale.shape)} does not fit a weight of {[rows, columns]}"
             )
+        factors = torch.empty(0)
         if self._other:
-            factor = parts[self._other].float().view(1, 1)
-            scale = scale / factor if self._is_inverse else scale * factor
-        return values * scale.repeat_interleave(columns // scale.shape[1], 1)
+            factor = parts[self._other].float().view(1)
+            factors = (1 / factor if self._is_inverse else factor).expand(rows)
+        group = columns // scale.shape[1]
+        return quantised_weight("e2m1", codes, scale.t(), group=group, factors=factors)
 
     def unit(self, parts: Parts, dim: int) -> int:
         (rows, columns), scale = self.shape(parts), parts[self._scale]
@@ -167,16 +165,15 @@ class GroupedWords:
             raise ConfigError(f"weight_shape has {len(sizes)} sizes, and a weight has 2")
         return sizes
 
-    def widen(self, parts: Parts) -> torch.Tensor:
-        (rows, columns), offset = self.shape(parts), 2 ** (self._bits - 1)
-        integers = unpack_words(parts["weight_packed"], self._bits)[:, :columns] - offset
-        scale = parts["weight_scale"].float()
-        groups = _groups(columns, scale.shape[1], parts.get("weight_g_idx"))
+    def quantised(self, parts: Parts) -> QuantisedWeight:
+        rows, columns = self.shape(parts)
+        integers = unpack_words(parts["weight_packed"], self._bits)[:, :columns]
+        zeros = torch.empty(0, rows, dtype=torch.int32)
         if "weight_zero_point" in parts:  # packed along the outputs
-            zeros = unpack_words(parts["weight_zero_point"].t().contiguous(), self._bits)
-            integers = integers - (zeros[:, :rows].t() - offset)[:, groups]
-        widened: torch.Tensor = integers.float() * scale[:, groups]
-        return widened
+            stored = parts["weight_zero_point"].t().contiguous()
+            zeros = unpack_words(stored, self._bits)[:, :rows]
+        scales, order = parts["weight_scale"].t(), parts.get("weight_g_idx")
+        return grouped_integers(integers, scales, zeros, bits=self._bits, order=order)
 
     def unit(self, parts: Parts, dim: int) -> int:
         (rows, columns), scale = self.shape(parts), parts["weight_scale"]
@@ -219,12 +216,11 @@ class GptqWords:
         words, rows = _two_axes(parts["qweight"])
         return rows, words * 32 // self._bits
 
-    def widen(self, parts: Parts) -> torch.Tensor:
+    def quantised(self, parts: Parts) -> QuantisedWeight:
         integers = unpack_words(parts["qweight"].t().contiguous(), self._bits)
-        zeros = unpack_words(parts["qzeros"], self._bits).t() + self._zero_offset  # [out, groups]
-        scale = parts["scales"].float().t()
-        groups = _groups(integers.shape[1], scale.shape[1], parts.get("g_idx"))
-        return (integers - zeros[:, groups]).float() * scale[:, groups]
+        zeros = unpack_words(parts["qzeros"], self._bits) + self._zero_offset  # [groups, out]
+        scales, order = parts["scales"], parts.get("g_idx")
+        return grouped_integers(integers, scales, zeros, bits=self._bits, order=order)
 
     def unit(self, parts: Parts, dim: int) -> int:
         (_, columns), per_word = self.shape(parts), _WORD // self._bits
@@ -259,11 +255,9 @@ class AwqWords:
         columns, words = _two_axes(parts["qweight"])
         return words * 8, columns
 
-    def widen(self, parts: Parts) -> torch.Tensor:
-        integers, zeros = unpack_awq(parts["qweight"]).t(), unpack_awq(parts["qzeros"]).t()
-        scale = parts["scales"].float().t()
-        groups = _groups(integers.shape[1], scale.shape[1], None)
-        return (integers - zeros[:, groups]).float() * scale[:, groups]
+    def quantised(self, parts: Parts) -> QuantisedWeight:
+        integers, zeros = unpack_awq(parts["qweight"]).t(), unpack_awq(parts["qzeros"])
+        return grouped_integers(integers, parts["scales"], zeros, bits=4, order=None)
 
     def unit(self, parts: Parts, dim: int) -> int:
         _, columns = self.shape(parts)
@@ -295,16 +289,6 @@ def _has_order(order: torch.Tensor | None, columns: int) -> bool:
     return order is not None and order.shape[0] == columns and bool((order >= 0).all())
 
 
-def _groups(columns: int, num: int, order: torch.Tensor | None) -> torch.Tensor:  # [columns]
-    """The group of every input: in the stored order, or consecutive ones."""
-    if order is not None and bool((order >= 0).all()):
-        if order.shape[0] != columns or int(order.max()) >= num:
-            raise ConfigError(f"g_idx names groups that a weight with {num} groups does not have")
-        return order.long()
-    if columns % num:
-        raise ConfigError(f"{num} groups do not divide {columns} inputs")
-    return torch.arange(columns) // (columns // num)
-
-
-def _wide(scale: torch.Tensor) -> torch.Tensor:
-    return widen_e8m0(scale) if scale.dtype in _BYTES else scale.float()
+def _bytes(scale: torch.Tensor) -> torch.Tensor:
+    """A scale as it is kept: powers of two as the bytes of their exponents."""
+    return scale.view(torch.uint8) if scale.dtype == torch.float8_e8m0fnu else scale

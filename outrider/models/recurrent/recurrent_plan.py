@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.kv.spans_of import spans_of
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.recurrent.fill_recurrent import fill_recurrent
 from outrider.ops.recurrent.recurrent_rows import RecurrentRows, StateRows
 from outrider.ops.sparse.ring_plan import QueryWindows
@@ -105,10 +106,10 @@ class RecurrentAttention:
         query: torch.Tensor,  # [num_query, heads, head_dim]
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         plan: AttentionPlan,
-        scale: float,
+        rule: AttentionRule,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
         assert isinstance(plan, RecurrentPlan)
-        return self._backend.run(query, layer, plan.paged, scale)
+        return self._backend.run(query, layer, plan.paged, rule)
 
     def run_latent(
         self,

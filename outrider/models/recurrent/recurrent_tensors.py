@@ -8,6 +8,7 @@ import torch
 from outrider.models.recurrent.delta_layer import GatedDelta
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.registry import RecurrentProjections
+from outrider.ops.linear.any_weight import AnyWeight, rearrange_rows, stack_weights
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import make_norm
 from outrider.ops.recurrent.delta_rule import DeltaRule
@@ -32,7 +33,11 @@ class RecurrentReader(Protocol):
         """A tensor that is computed with in float32, on the device."""
         ...
 
-    def make_linear(self, weight: torch.Tensor) -> Linear: ...
+    def weight(self, *names: str) -> AnyWeight:
+        """The weights of a linear layer, stacked, on the device; quantised if stored so."""
+        ...
+
+    def make_linear(self, weight: AnyWeight) -> Linear: ...
 
 
 def recurrent_shapes(
@@ -63,10 +68,12 @@ def load_recurrent_layer(
 ) -> GatedDelta:
     """The layer whose tensor names have this prefix."""
     if stored == "fused":
-        wide, narrow = (reader.read(prefix + name) for name in _FUSED)
-        channels = torch.cat([_ungroup(wide, sizes), _ungroup_gates(narrow, sizes)])
+        wide, narrow = (reader.weight(prefix + name) for name in _FUSED)
+        wide = rearrange_rows(wide, lambda rows: _ungroup(rows, sizes))
+        narrow = rearrange_rows(narrow, lambda rows: _ungroup_gates(rows, sizes))
+        channels = stack_weights([wide, narrow])
     else:
-        channels = reader.read(*(prefix + name for name in _APART))
+        channels = reader.weight(*(prefix + name for name in _APART))
     rule = DeltaRule(
         sizes=sizes,
         conv_weight=reader.read_wide(prefix + "conv1d.weight").squeeze(1),
@@ -78,7 +85,7 @@ def load_recurrent_layer(
         rule,
         channels=reader.make_linear(channels),
         norm=make_norm(reader.read(prefix + "norm.weight"), eps),
-        output=reader.make_linear(reader.read(prefix + "out_proj.weight")),
+        output=reader.make_linear(reader.weight(prefix + "out_proj.weight")),
     )
 
 

@@ -15,8 +15,19 @@ import triton.language as tl
 from outrider.config.draft_config import MAX_NODES
 from outrider.ops import dependent_launch as overlap
 from outrider.ops import gpu_facts
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.attention.decode_tiles_triton import FEW_ROWS, DecodeTiles, decode_tiles
-from outrider.ops.attention.softmax_blocks_triton import add_block, load_block, sum_places
+from outrider.ops.attention.kv_codes_triton import pool_argument
+from outrider.ops.attention.softmax_blocks_triton import (
+    ScoreFactors,
+    add_block,
+    capped,
+    first_block,
+    is_seen_by,
+    load_block,
+    score_factors,
+    sum_places,
+)
 from outrider.ops.attention.splits_triton import (
     EXACT,
     NOTHING_SEEN,
@@ -24,10 +35,12 @@ from outrider.ops.attention.splits_triton import (
     combine,
     cut,
     dim_tile,
+    first_split,
     mean,
     merge_softmax,
     num_splits,
     partial_width,
+    sees_split,
     split_start,
     splits_before,
 )
@@ -36,28 +49,28 @@ from outrider.ops.attention.tree_paths_triton import DecodeTexts, path_slots, sl
 # Bytes of history per layer that the tiles of a tree may read again: the L2 cache holds them.
 CACHED_BYTES = 16 << 20  # measured at 8 rows of 16 nodes
 IDLE_CACHED_BYTES = 64 << 20  # up to FEW_ROWS rows
-LOG2_E = 1.4426950408889634
 
 _MAX_NODES = tl.constexpr(MAX_NODES)
 
 
 @triton.jit
 def _add_block(
-    running_max, sums, acc, query, keys, slots, is_visible, scale,
-    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+    running_max, sums, acc, query, keys, slots, is_visible, inner, scale,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
     """Add the keys and values at these slots to the running softmax."""
-    key, value = load_block(keys, slots, (slots >= 0)[:, None], KV_HEADS, HEAD_DIM, DIM)
+    wanted = (slots >= 0)[:, None]
+    key, value = load_block(keys, slots, wanted, query.dtype, KV_HEADS, HEAD_DIM, DIM)
     score = tl.dot(query, tl.trans(key), input_precision="ieee")
-    score = tl.where(is_visible, score, float("-inf"))
+    score = tl.where(is_visible, capped(score, inner, CAPPED), float("-inf"))
     return add_block(running_max, sums, acc, score, value, scale)
 
 
 @triton.jit
 def _add_history(
-    running_max, sums, acc, query, keys, slots, pages, limit, begin, end, scale,
+    running_max, sums, acc, query, keys, slots, pages, limit, begin, end, inner, scale,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
-    PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
     """Add keys in [begin, end) that lie at their own positions, the same for all tile rows."""
     offset = tl.arange(0, BLOCK_N)
@@ -66,10 +79,9 @@ def _add_history(
         position = start + offset
         # Slots are looked up one block ahead, so loads of keys and values need not wait for them.
         ahead = slots_of(position + BLOCK_N, end, end, pages, pages, PAGE_SIZE, False)
-        is_visible = position[None, :] < limit[:, None]
         running_max, sums, acc = _add_block(
-            running_max, sums, acc, query, keys, slots, is_visible, scale,
-            KV_HEADS, HEAD_DIM, DIM,
+            running_max, sums, acc, query, keys, slots, is_seen_by(position, limit, WINDOW),
+            inner, scale, KV_HEADS, HEAD_DIM, DIM, CAPPED,
         )  # fmt: skip
         slots = ahead
     return running_max, sums, acc
@@ -78,9 +90,9 @@ def _add_history(
 @triton.jit
 def _add_paths(
     running_max, sums, acc, query, keys, pages, limits, tails, limit, node, nodes, length,
-    begin, end, scale,
+    begin, end, inner, scale,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
-    PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
     """Add keys in [begin, end) along the path of each node of the tile, to that node only."""
     first, last = tl.min(node, 0), tl.minimum(tl.max(node, 0), nodes - 1)
@@ -96,10 +108,10 @@ def _add_paths(
             tl.minimum(step + 1, (last - first + 1) * steps - 1), divisor, first, begin, end,
             length, limits, tails, pages, PAGE_SIZE, BLOCK_N,
         )  # fmt: skip
-        is_visible = (position[None, :] < limit[:, None]) & is_own[:, None]
+        is_visible = is_seen_by(position, limit, WINDOW) & is_own[:, None]
         running_max, sums, acc = _add_block(
-            running_max, sums, acc, query, keys, slots, is_visible, scale,
-            KV_HEADS, HEAD_DIM, DIM,
+            running_max, sums, acc, query, keys, slots, is_visible, inner, scale,
+            KV_HEADS, HEAD_DIM, DIM, CAPPED,
         )  # fmt: skip
         slots = ahead
     return running_max, sums, acc
@@ -107,42 +119,49 @@ def _add_paths(
 
 @triton.jit
 def _read_split(
-    query, keys, slots, pages, limits, tails, limit, node, nodes, length, begin, end, scale,
+    query, keys, slots, pages, limits, tails, limit, node, nodes, length, begin, end, inner, scale,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TREE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TREE: tl.constexpr, WINDOW: tl.constexpr,
+    CAPPED: tl.constexpr,
 ):  # fmt: skip
     """The softmax over keys in [begin, end) only; the slots of the first block are in `slots`."""
+    if WINDOW > 0:
+        begin = tl.maximum(begin, first_block(limit, WINDOW, BLOCK_N))
+        slots = slots_of(begin + tl.arange(0, BLOCK_N), end, end, pages, pages, PAGE_SIZE, False)
     # Blocks that reach past the history are read along each node's own path.
     border = length // BLOCK_N * BLOCK_N if TREE else end
     running_max, sums, acc = _add_history(
         tl.full([BLOCK_M], NOTHING_SEEN, tl.float32), tl.zeros([BLOCK_M, BLOCK_N], tl.float32),
         tl.zeros([BLOCK_M, DIM], tl.float32), query, keys, slots, pages, limit,
-        begin, tl.minimum(border, end), scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N,
+        begin, tl.minimum(border, end), inner, scale,
+        KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, WINDOW, CAPPED,
     )  # fmt: skip
     if TREE:
         running_max, sums, acc = _add_paths(
             running_max, sums, acc, query, keys, pages, limits, tails, limit, node, nodes, length,
-            tl.maximum(begin, border), end, scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N,
+            tl.maximum(begin, border), end, inner, scale,
+            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, WINDOW, CAPPED,
         )  # fmt: skip
     return running_max, sum_places(sums, True), acc
 
 
 @triton.jit
 def _read_splits(
-    query, keys, slots, pages, limits, tails, limit, node, nodes, length, most, scale,
+    query, keys, slots, pages, limits, tails, limit, node, nodes, length, most, inner, scale,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
+    CAPPED: tl.constexpr,
 ):  # fmt: skip
     """The softmax over all keys of a tree, one split after another."""
     longest, offset = tl.max(limit, 0), tl.arange(0, BLOCK_N)
     total_max = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
     total_sum, total = tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
-    for split in range(0, splits_before(longest, SPLIT)):
+    for split in range(first_split(limit, WINDOW, SPLIT), splits_before(longest, SPLIT)):
         begin, after = split_start(split, SPLIT), split_start(split + 1, SPLIT)
         running_max, running_sum, acc = _read_split(
             query, keys, slots, pages, limits, tails, limit, node, nodes, length,
-            begin, tl.minimum(after, longest), scale,
-            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, True,
+            begin, tl.minimum(after, longest), inner, scale,
+            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, True, WINDOW, CAPPED,
         )  # fmt: skip
         slots = slots_of(after + offset, most, most, pages, pages, PAGE_SIZE, False)
         total_max, total_sum, total = merge_softmax(
@@ -153,9 +172,10 @@ def _read_splits(
 
 @triton.jit
 def _read_whole(
-    query, keys, slots, pages, limit, scale,
+    query, keys, slots, pages, limit, inner, scale,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
+    CAPPED: tl.constexpr,
 ):  # fmt: skip
     """The same as `_read_splits` for a chain; loads run on across the borders of splits."""
     longest, offset = tl.max(limit, 0), tl.arange(0, BLOCK_N)
@@ -163,14 +183,18 @@ def _read_whole(
     no_sums, no_acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
     running_max, sums, acc, total_max = nothing, no_sums, no_acc, nothing
     total_sum, total = tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
-    split, border = 1, split_start(1, SPLIT)
-    slots = tl.where(offset < longest, slots, -1)
-    for start in range(0, longest, BLOCK_N):
+    first, split = 0, 1
+    if WINDOW > 0:
+        first, split = first_block(limit, WINDOW, BLOCK_N), first_split(limit, WINDOW, SPLIT) + 1
+        slots = slots_of(first + offset, longest, longest, pages, pages, PAGE_SIZE, False)
+    border = split_start(split, SPLIT)
+    slots = tl.where(first + offset < longest, slots, -1)
+    for start in range(first, longest, BLOCK_N):
         position = start + offset
         ahead = slots_of(position + BLOCK_N, longest, longest, pages, pages, PAGE_SIZE, False)
-        is_visible = position[None, :] < limit[:, None]
         running_max, sums, acc = _add_block(
-            running_max, sums, acc, query, keys, slots, is_visible, scale, KV_HEADS, HEAD_DIM, DIM,
+            running_max, sums, acc, query, keys, slots, is_seen_by(position, limit, WINDOW),
+            inner, scale, KV_HEADS, HEAD_DIM, DIM, CAPPED,
         )  # fmt: skip
         slots = ahead
         if start + BLOCK_N == border:
@@ -194,9 +218,10 @@ def _read_whole(
 )  # fmt: skip
 def _attend_kernel(
     query, layer, out, pages, lengths, queries, limits, tails, part_acc, part_max, part_sum,
-    query_stride, nodes, spread, num_pages, num_tiles, scale,
+    query_stride, nodes, spread, num_pages, num_tiles, inner, scale,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
+    WINDOW: tl.constexpr, CAPPED: tl.constexpr,
     TREE: tl.constexpr, WHOLE: tl.constexpr, RAGGED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A tile reads one split or, if WHOLE, all splits one after another."""
@@ -227,27 +252,28 @@ def _attend_kernel(
         if TREE:
             total_sum, total = _read_splits(
                 q, keys, slots, own_pages, own_limits, own_tails, limit, node, nodes, length, most,
-                scale, KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, SPLIT,
+                inner, scale,
+                KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, SPLIT, WINDOW, CAPPED,
             )  # fmt: skip
         else:
             total_sum, total = _read_whole(
-                q, keys, slots, own_pages, limit, scale,
-                KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, SPLIT,
+                q, keys, slots, own_pages, limit, inner, scale,
+                KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, SPLIT, WINDOW, CAPPED,
             )  # fmt: skip
         index = place_in_step * (KV_HEADS * GROUP) + head
         target = out + index[:, None] * HEAD_DIM + column[None, :]
         tl.store(target, mean(total, total_sum, BLOCK_M).to(out.dtype.element_ty), mask=wanted)
     else:
         end = tl.minimum(split_start(split + 1, SPLIT), longest)
-        if begin < end:
+        if (begin < end) & (split >= first_split(limit, WINDOW, SPLIT)):
             running_max, running_sum, acc = _read_split(
                 q, keys, slots, own_pages, own_limits, own_tails, limit, node, nodes, length,
-                begin, end, scale,
-                KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, TREE,
+                begin, end, inner, scale,
+                KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, TREE, WINDOW, CAPPED,
             )  # fmt: skip
             index = token.to(tl.int64) * (KV_HEADS * GROUP) + head
             index += tl.num_programs(1).to(tl.int64) * nodes * (KV_HEADS * GROUP) * split
-            is_seen = is_real & (begin < limit)
+            is_seen = is_real & sees_split(split, limit, WINDOW, SPLIT)
             tl.store(part_max + index, running_max, mask=is_seen)
             tl.store(part_sum + index, running_sum, mask=is_seen)
             target = part_acc + index[:, None] * HEAD_DIM + column[None, :]
@@ -265,7 +291,7 @@ def attend_decode(
     limits: torch.Tensor,  # [rows * nodes] int32
     tails: torch.Tensor,  # [rows * nodes, 64] int32
     partials: torch.Tensor,  # [num_partials or more] float32
-    scale: float,
+    rule: AttentionRule,
     is_tree: bool,
     tiles: DecodeTiles | None = None,
 ) -> None:
@@ -282,7 +308,7 @@ def attend_decode(
     tiles = tiles or decode_tiles(
         head_dim, query.dtype, packed=packed, num_rows=num_rows, shared=shared
     )
-    splits = num_splits(keys, split=tiles.split)
+    splits, factors = num_splits(keys, split=tiles.split), score_factors(rule)
     is_whole = _is_whole(tiles, num_tiles=num_rows * layer.shape[2] // 2, splits=splits)
     per_row = nodes * splits * partial_width(heads, head_dim)
     at_once = num_rows if is_whole else min(num_rows, partials.numel() // per_row)
@@ -296,10 +322,10 @@ def attend_decode(
         own = slice(None) if texts.is_ragged else tokens
         _attend(
             query[own], layer, out[own], some, parts,
-            1 if is_whole else splits, scale, tiles, is_tree=is_tree, is_whole=is_whole,
+            1 if is_whole else splits, factors, tiles, is_tree=is_tree, is_whole=is_whole,
         )  # fmt: skip
         if not is_whole:
-            combine(parts, out[own], some, tiles.split)
+            combine(parts, out[own], some, tiles.split, factors.window)
 
 
 def _is_whole(tiles: DecodeTiles, *, num_tiles: int, splits: int) -> bool:
@@ -314,7 +340,7 @@ def _attend(
     texts: DecodeTexts,
     parts: Partials,
     splits: int,  # in parallel
-    scale: float,
+    factors: ScoreFactors,
     tiles: DecodeTiles,
     *,
     is_tree: bool,
@@ -331,13 +357,16 @@ def _attend(
     num_tiles = triton.cdiv(nodes, spread)
     kernel: Any = _attend_kernel[(num_tiles * kv_heads, num_rows, splits)]
     kernel(
-        query, layer, out, texts.pages, texts.lengths, texts.queries, texts.limits, texts.tails,
+        query, pool_argument(layer), out,
+        texts.pages, texts.lengths, texts.queries, texts.limits, texts.tails,
         parts.values, parts.maxima, parts.weights,
-        query.stride(0), nodes, spread, num_pages, num_tiles, scale * LOG2_E,
+        query.stride(0), nodes, spread, num_pages, num_tiles,
+        factors.inner, factors.scale,
         GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim,
         DIM=dim_tile(head_dim), PAGE_SIZE=page_size,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, SPLIT=tiles.split,
-        TREE=is_tree, WHOLE=is_whole, RAGGED=texts.is_ragged, PDL=overlap.is_on(query),
+        WINDOW=factors.window, CAPPED=factors.is_capped, TREE=is_tree, WHOLE=is_whole,
+        RAGGED=texts.is_ragged, PDL=overlap.is_on(query),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **EXACT, **overlap.options(query),
     )  # fmt: skip
 

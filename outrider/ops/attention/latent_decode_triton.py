@@ -15,7 +15,6 @@ import triton.language as tl
 
 from outrider.config.draft_config import MAX_NODES
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.attention.decode_triton import LOG2_E
 from outrider.ops.attention.latent_blocks_triton import add_history, add_paths
 from outrider.ops.attention.latent_slices_triton import (
     Slices,
@@ -27,7 +26,7 @@ from outrider.ops.attention.latent_slices_triton import (
     rows_at_once,
     ways_to_slice,
 )
-from outrider.ops.attention.softmax_blocks_triton import sum_places
+from outrider.ops.attention.softmax_blocks_triton import LOG2_E, sum_places
 from outrider.ops.attention.splits_triton import (
     EXACT,
     MOST_PARTIALS,

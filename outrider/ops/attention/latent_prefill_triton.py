@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.attention.decode_triton import LOG2_E
 from outrider.ops.attention.latent_blocks_triton import add_history
 from outrider.ops.attention.latent_decode_triton import LatentTiles, latent_tiles
 from outrider.ops.attention.latent_slices_triton import (
@@ -22,7 +21,7 @@ from outrider.ops.attention.latent_slices_triton import (
     num_latent_splits,
 )
 from outrider.ops.attention.prefill_triton import find_tile, most_tiles
-from outrider.ops.attention.softmax_blocks_triton import sum_places
+from outrider.ops.attention.softmax_blocks_triton import LOG2_E, sum_places
 from outrider.ops.attention.splits_triton import (
     EXACT,
     MOST_PARTIALS,

@@ -6,11 +6,13 @@ the same bits. So queries are padded to 4 rows, and values are summed in blocks 
 begin at fixed positions. A softmax sums in 16 parts, by the place of a key modulo 16.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
+from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.ops.fixed_activations import soft_cap
 from outrider.ops.linear.product_rows import pad_product
 
 KEY_MULTIPLE = 16  # keys of a row are padded to a multiple of this
@@ -92,7 +94,23 @@ class SeenKeys:
     mask: torch.Tensor  # [rows, width, keys] float32 added to the scores: 0 or -inf
     order: KeyOrder
     indices: dict[int, torch.Tensor]  # [vectors * rows * keys] by vectors, made in each step
+    windowed: dict[int, torch.Tensor]  # masks of layers by sliding window, made in each step
     is_one_chunk: bool  # the last place reads at most all keys, the one before it one key less, ...
+
+
+def in_window(seen: SeenKeys, window: int) -> SeenKeys:
+    """The same rows for a layer with a sliding window: a query sees its newest keys.
+
+    Slots of visible keys are in the order of positions, also along the path of a tree. So the
+    newest keys of a query are the last ones that it sees.
+    """
+    if window >= seen.mask.shape[2]:
+        return seen
+    if window not in seen.windowed:  # the first layer with it
+        rank = (seen.mask == 0).cumsum(dim=2)  # [rows, width, keys] keys that are seen up to here
+        is_old = rank <= rank[:, :, -1:] - window
+        seen.windowed[window] = seen.mask.masked_fill(is_old, float("-inf"))
+    return replace(seen, mask=seen.windowed[window])
 
 
 def padded_keys(keys: int) -> int:
@@ -110,7 +128,7 @@ def attend_in_order(
     keys: torch.Tensor,  # [kv_heads * rows, keys, dim] float32
     values: torch.Tensor,  # [kv_heads * rows, keys, channels] float32
     seen: SeenKeys,
-    scale: float,
+    rule: AttentionRule,
 ) -> torch.Tensor:  # [rows * width, heads, channels]
     """Attention of every query token over the keys that it sees."""
     (rows, width, num_keys), (_, heads, dim) = seen.mask.shape, query.shape
@@ -119,11 +137,11 @@ def attend_in_order(
     folded = query.view(rows, width, kv_heads, group, dim).permute(2, 0, 1, 3, 4).float()
     most = max(1, _MOST_SCORES // (len(keys) * group * num_keys))  # places at a time
     if most >= width:
-        out = _attend_places(folded, keys, values, seen.mask, seen.order, 0, scale)
+        out = _attend_places(folded, keys, values, seen.mask, seen.order, 0, rule)
     else:
         out = torch.cat(
             [
-                _attend_part(folded, keys, values, seen, range(start, start + most), scale)
+                _attend_part(folded, keys, values, seen, range(start, start + most), rule)
                 for start in range(0, width, most)
             ],
             dim=2,
@@ -137,7 +155,7 @@ def _attend_part(
     values: torch.Tensor,  # [kv_heads * rows, keys, channels]
     seen: SeenKeys,
     places: range,
-    scale: float,
+    rule: AttentionRule,
 ) -> torch.Tensor:  # [kv_heads, rows, places, group, channels]
     """Attention of some places, over no more keys than they can see."""
     first, last = places.start, places.stop
@@ -146,7 +164,7 @@ def _attend_part(
     end = padded_keys(num_keys - unread)
     mask = seen.mask[:, first:last, :end]
     part = query[:, :, first:last]
-    return _attend_places(part, keys[:, :end], values[:, :end], mask, seen.order, first, scale)
+    return _attend_places(part, keys[:, :end], values[:, :end], mask, seen.order, first, rule)
 
 
 def _attend_places(
@@ -156,14 +174,17 @@ def _attend_places(
     mask: torch.Tensor,  # [rows, places, keys]
     order: KeyOrder,
     first: int,  # place
-    scale: float,
+    rule: AttentionRule,
 ) -> torch.Tensor:  # [kv_heads, rows, places, group, channels]
     kv_heads, rows, places, group, dim = query.shape
     num = places * group
     folded = pad_product(query.reshape(len(keys), num, dim))
     scores = torch.bmm(folded, keys.transpose(1, 2))
     by_place = scores[:, :num].view(kv_heads, rows, places, group, -1)
-    torch.add(mask[:, :, None], by_place, alpha=scale, out=by_place)
+    if rule.is_capped:
+        by_place.copy_(soft_cap(by_place * rule.scale, rule.soft_cap)).add_(mask[:, :, None])
+    else:
+        torch.add(mask[:, :, None], by_place, alpha=rule.scale, out=by_place)
     weights = order.weigh(scores, query.shape, first)
     out = _weighted_sum(weights, values, order)
     return out[:, :num].view(kv_heads, rows, places, group, -1)

@@ -14,12 +14,17 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.attention.decode_triton import LOG2_E
+from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.ops.attention.kv_codes_triton import pool_argument
 from outrider.ops.attention.softmax_blocks_triton import (
     add_block,
     block_keys,
+    capped,
     finished,
+    first_block,
+    is_seen_by,
     load_block,
+    score_factors,
     sum_places,
 )
 from outrider.ops.attention.splits_triton import (
@@ -91,9 +96,10 @@ def _slots(position, end, pages, PAGE_SIZE: tl.constexpr):
 @triton.jit
 def _add_keys(
     running_max, sums, acc, total_max, total_sum, total, query, keys, pages, own, begin, stop, end,
-    scale,
+    inner, scale,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
     BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, MASKED: tl.constexpr, COMPILED: tl.constexpr,
+    WINDOW: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
     """Add blocks of [begin, stop) to the running softmax; row i sees positions up to `own[i]`.
 
@@ -106,12 +112,12 @@ def _add_keys(
     for start in range(begin, stop, BLOCK_N):
         position = start + offset
         wanted = (slots >= 0)[:, None] if MASKED else True
-        key, value = load_block(keys, slots, wanted, KV_HEADS, HEAD_DIM, DIM)
+        key, value = load_block(keys, slots, wanted, query.dtype, KV_HEADS, HEAD_DIM, DIM)
         # Slots are looked up one block ahead, so loads of keys and values need not wait for them.
         slots = _slots(position + BLOCK_N, end, pages, PAGE_SIZE)
-        score = tl.dot(query, tl.trans(key), input_precision="ieee")
+        score = capped(tl.dot(query, tl.trans(key), input_precision="ieee"), inner, CAPPED)
         if MASKED:
-            score = tl.where(position[None, :] <= own[:, None], score, float("-inf"))
+            score = tl.where(is_seen_by(position, own + 1, WINDOW), score, float("-inf"))
         running_max, sums, acc = add_block(running_max, sums, acc, score, value, scale)
         acc = finished(acc, COMPILED)
         if start + BLOCK_N == border:
@@ -144,10 +150,11 @@ def find_tile(
 
 @triton.jit(do_not_specialize=["pages", "bounds", "num_pages", "num_chunks"])
 def _attend_kernel(
-    query, layer, out, pages, bounds, query_stride, num_pages, num_chunks, scale,
+    query, layer, out, pages, bounds, query_stride, num_pages, num_chunks, inner, scale,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    SPLIT: tl.constexpr, COMPILED: tl.constexpr, PDL: tl.constexpr,
+    SPLIT: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, COMPILED: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     kv_head, column = tl.program_id(0), tl.arange(0, DIM)
     overlap.begin(PDL)
@@ -169,6 +176,10 @@ def _attend_kernel(
         end = tl.minimum(start + last + 1, num_pages * PAGE_SIZE)
         # Blocks that every row of the tile sees completely need no mask.
         whole = tl.minimum(start + tile * BLOCK_M // GROUP + 1, end) // BLOCK_N * BLOCK_N
+        oldest = 0
+        if WINDOW > 0:  # a window has few blocks that all rows see
+            oldest = tl.minimum(first_block(own + 1, WINDOW, BLOCK_N), whole)
+            whole = oldest
         nothing, none = (
             tl.full([BLOCK_M], NOTHING_SEEN, tl.float32),
             tl.zeros([BLOCK_M], tl.float32),
@@ -177,13 +188,13 @@ def _attend_kernel(
         no_acc = tl.zeros([BLOCK_M, DIM], tl.float32)
         running_max, sums, acc, total_max, total_sum, total = _add_keys(
             nothing, no_sums, no_acc, nothing, none, no_acc,
-            q, keys, own_pages, own, 0, whole, end, scale,
-            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, SPLIT, False, COMPILED,
+            q, keys, own_pages, own, oldest, whole, end, inner, scale,
+            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, SPLIT, False, COMPILED, WINDOW, CAPPED,
         )  # fmt: skip
         running_max, sums, acc, total_max, total_sum, total = _add_keys(
             running_max, sums, acc, total_max, total_sum, total,
-            q, keys, own_pages, own, whole, end, end, scale,
-            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, SPLIT, True, COMPILED,
+            q, keys, own_pages, own, whole, end, end, inner, scale,
+            KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, SPLIT, True, COMPILED, WINDOW, CAPPED,
         )  # fmt: skip
         total_max, total_sum, total = merge_softmax(
             total_max, total_sum, total, running_max, sum_places(sums, False), acc
@@ -235,7 +246,7 @@ def attend_chunks(
     *,
     pages: torch.Tensor,  # [chunks, pages] int32
     bounds: torch.Tensor,  # [3, chunks] int32
-    scale: float,
+    rule: AttentionRule,
     tiles: PrefillTiles | None = None,
 ) -> None:
     """Causal attention of all chunk tokens.
@@ -244,7 +255,7 @@ def attend_chunks(
     graph serves any chunks of that total.
     """
     tiles = tiles or prefill_tiles(query.shape[2], query.dtype)
-    heads, head_dim = query.shape[1:]
+    (heads, head_dim), factors = query.shape[1:], score_factors(rule)
     assert query.stride()[1:] == (head_dim, 1), "the heads of a token lie side by side"
     kv_heads, page_size = layer.shape[2] // 2, layer.shape[1]
     group = heads // kv_heads
@@ -252,11 +263,12 @@ def attend_chunks(
     num_tiles = most_tiles(query.shape[0] * group, num_chunks, tiles.rows)
     kernel: Any = _attend_kernel[(kv_heads, num_tiles)]
     kernel(
-        query, layer, out, pages, bounds,
-        query.stride(0), pages.shape[1], num_chunks, scale * LOG2_E,
+        query, pool_argument(layer), out, pages, bounds,
+        query.stride(0), pages.shape[1], num_chunks, factors.inner, factors.scale,
         GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim,
         DIM=dim_tile(head_dim), PAGE_SIZE=page_size, CHUNKS=triton.next_power_of_2(num_chunks),
-        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, SPLIT=tiles.split, COMPILED=query.is_cuda,
+        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, SPLIT=tiles.split, WINDOW=factors.window,
+        CAPPED=factors.is_capped, COMPILED=query.is_cuda,
         PDL=overlap.is_on(query), num_warps=tiles.num_warps, num_stages=tiles.num_stages,
         **EXACT, **overlap.options(query),
     )  # fmt: skip

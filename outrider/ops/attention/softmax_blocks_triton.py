@@ -6,9 +6,40 @@ Both kernels read keys in the same blocks, begin each split anew and merge split
 # Triton reads kernels as source; it has no types for them.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
+
+from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.ops.attention.kv_codes_triton import widened
+
+LOG2_E = 1.4426950408889634
+
+_LONGEST = tl.constexpr(1 << 30)  # no text is longer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreFactors:
+    """An `AttentionRule` as kernels take it. Their softmax is in base 2."""
+
+    inner: float  # before the hyperbolic tangent
+    scale: float
+    window: int  # 0: none
+    is_capped: bool
+
+
+def score_factors(rule: AttentionRule) -> ScoreFactors:
+    window = rule.window if rule.has_window else 0
+    if not rule.is_capped:
+        return ScoreFactors(inner=0.0, scale=rule.scale * LOG2_E, window=window, is_capped=False)
+    return ScoreFactors(
+        inner=rule.scale / rule.soft_cap * 2.0 * LOG2_E,
+        scale=rule.soft_cap * LOG2_E,
+        window=window,
+        is_capped=True,
+    )
 
 
 def block_keys(head_dim: int, dtype: torch.dtype) -> int:
@@ -20,14 +51,43 @@ def block_keys(head_dim: int, dtype: torch.dtype) -> int:
 
 @triton.jit
 def load_block(
-    keys, slots, wanted, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr
-):
-    """The keys and the values at these slots, [keys, channels] both."""
+    keys, slots, wanted,
+    TYPE: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    """The keys and the values at these slots, [keys, channels] both, in the type of queries."""
     column = tl.arange(0, DIM)
     source = keys + slots[:, None] * (2 * KV_HEADS * HEAD_DIM) + column[None, :]
     inside = wanted & (column < HEAD_DIM)[None, :]
-    key = tl.load(source, mask=inside, other=0.0)
-    return key, tl.load(source + KV_HEADS * HEAD_DIM, mask=inside, other=0.0)
+    key = widened(tl.load(source, mask=inside, other=0.0), TYPE)
+    value = tl.load(source + KV_HEADS * HEAD_DIM, mask=inside, other=0.0)
+    return key, widened(value, TYPE)
+
+
+@triton.jit
+def is_seen_by(position, limit, WINDOW: tl.constexpr):  # [keys], [rows] -> [rows, keys]
+    """Which keys each row sees: those before its limit, and of these the newest WINDOW, if any."""
+    is_seen = position[None, :] < limit[:, None]
+    if WINDOW > 0:
+        is_seen = is_seen & (position[None, :] >= limit[:, None] - WINDOW)
+    return is_seen
+
+
+@triton.jit
+def first_block(limit, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):  # limit [rows]
+    """Where the first block begins that some row sees. Rows with limit 0 see nothing.
+
+    The blocks before it are masked completely, so leaving them out changes no bit.
+    """
+    shortest = tl.min(tl.where(limit > 0, limit, _LONGEST), 0)
+    return tl.maximum(shortest - WINDOW, 0) // BLOCK_N * BLOCK_N
+
+
+@triton.jit
+def capped(score, inner, CAPPED: tl.constexpr):
+    """The hyperbolic tangent of score * inner / (2 log2(e)), or the score itself."""
+    if CAPPED:
+        score = 1.0 - 2.0 / (1.0 + tl.exp2(score * inner))
+    return score
 
 
 @triton.jit

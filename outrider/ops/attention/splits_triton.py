@@ -28,6 +28,7 @@ EXACT = {"enable_fp_fusion": False}
 _PAIRS = 4  # (token, head) pairs that one program merges
 _AHEAD = 4  # splits whose results are loaded ahead
 _EQUAL_SPLITS = tl.constexpr(EQUAL_SPLITS)
+_LONGEST = tl.constexpr(1 << 30)  # no text is longer
 _MOST_SPLITS = tl.constexpr(128)  # of any text: 32 million positions
 # Below every score, and finite: a block without visible keys leaves the running softmax unchanged.
 NOTHING_SEEN = tl.constexpr(-1.0e30)
@@ -91,6 +92,25 @@ def splits_before(end, SPLIT: tl.constexpr):
 
 
 @triton.jit
+def first_split(limit, WINDOW: tl.constexpr, SPLIT: tl.constexpr):  # limit [rows]
+    """The first split that some row sees. Rows with limit 0 see nothing."""
+    first = 0
+    if WINDOW > 0:
+        shortest = tl.min(tl.where(limit > 0, limit, _LONGEST), 0)
+        first = splits_before(tl.maximum(shortest - WINDOW, 0) + 1, SPLIT) - 1
+    return first
+
+
+@triton.jit
+def sees_split(split, limit, WINDOW: tl.constexpr, SPLIT: tl.constexpr):
+    """Whether each row sees keys of a split."""
+    is_seen = split_start(split, SPLIT) < limit
+    if WINDOW > 0:
+        is_seen = is_seen & (split_start(split + 1, SPLIT) > limit - WINDOW)
+    return is_seen
+
+
+@triton.jit
 def merge_softmax(total_max, total_sum, total, running_max, running_sum, acc):
     """Merge the result of a split with the result of the splits before it."""
     new_max = tl.maximum(total_max, running_max)
@@ -109,7 +129,8 @@ def mean(total, total_sum, ROWS: tl.constexpr):
 def _combine_kernel(
     part_acc, part_max, part_sum, out, queries, limits, num_pairs,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr,
-    PAIRS: tl.constexpr, AHEAD: tl.constexpr, RAGGED: tl.constexpr, PDL: tl.constexpr,
+    WINDOW: tl.constexpr, PAIRS: tl.constexpr, AHEAD: tl.constexpr, RAGGED: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Merge the splits of some (node, head) pairs in order of position."""
     pair, column = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS), tl.arange(0, DIM)
@@ -124,8 +145,10 @@ def _combine_kernel(
     limit = tl.load(limits + index // HEADS, mask=is_real, other=0)
     total_max = tl.full([PAIRS], NOTHING_SEEN, tl.float32)
     total_sum, total = tl.zeros([PAIRS], tl.float32), tl.zeros([PAIRS, DIM], tl.float32)
-    for split in tl.range(0, splits_before(tl.max(limit, 0), SPLIT), num_stages=AHEAD):
-        is_seen, place = split_start(split, SPLIT) < limit, index + num_pairs.to(tl.int64) * split
+    first = first_split(limit, WINDOW, SPLIT)
+    for split in tl.range(first, splits_before(tl.max(limit, 0), SPLIT), num_stages=AHEAD):
+        is_seen = sees_split(split, limit, WINDOW, SPLIT)
+        place = index + num_pairs.to(tl.int64) * split
         running_max = tl.load(part_max + place, mask=is_seen, other=NOTHING_SEEN)
         running_sum = tl.load(part_sum + place, mask=is_seen, other=0.0)
         source = part_acc + place[:, None] * HEAD_DIM + column[None, :]
@@ -137,14 +160,20 @@ def _combine_kernel(
     tl.store(target, mean(total, total_sum, PAIRS).to(out.dtype.element_ty), mask=inside)
 
 
-def combine(parts: Partials, out: torch.Tensor, texts: DecodeTexts, split: int) -> None:
+def combine(
+    parts: Partials,
+    out: torch.Tensor,
+    texts: DecodeTexts,
+    split: int,
+    window: int,  # 0: none
+) -> None:
     """Write the merged splits of every head of every node that runs."""
     num_nodes, (heads, head_dim) = texts.limits.shape[0], out.shape[1:]
     kernel: Any = _combine_kernel[(triton.cdiv(num_nodes * heads, _PAIRS),)]
     kernel(
         parts.values, parts.maxima, parts.weights, out, texts.queries, texts.limits,
         num_nodes * heads,
-        HEADS=heads, HEAD_DIM=head_dim, DIM=dim_tile(head_dim), SPLIT=split,
+        HEADS=heads, HEAD_DIM=head_dim, DIM=dim_tile(head_dim), SPLIT=split, WINDOW=window,
         PAIRS=_PAIRS, AHEAD=_AHEAD, RAGGED=texts.is_ragged, PDL=overlap.is_on(out),
         num_warps=2, **EXACT, **overlap.options(out),
     )  # fmt: skip

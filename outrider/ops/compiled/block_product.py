@@ -1,9 +1,13 @@
 """Products with a weight of blocks: compiled functions that every thread of a team runs.
 
-All take the address of an array of integers, which `BlockLinear` writes:
+A weight, with the norm of its input, is an array of `NUM_WEIGHT` integers (`BlockLinear.fields`):
 
-    0 kind, 1 blocks, 2 bytes of a tile, 3 blocks of a row, 4 rows, 5 inputs, 6 x, 7 scratch,
-    8 weight of the norm with eps behind it, 9 its length or 0, 10 output, 11 columns of the output
+    0 kind, 1 blocks, 2 bytes of a tile, 3 blocks of a row, 4 inputs, 5 outputs,
+    6 weight of the norm with eps behind it, 7 its length or 0
+
+A callback gets the address of such an array, and behind it its own operands:
+
+    8 rows, 9 x, 10 scratch, 11 output
     12 whether to add to the output (`block_product`)
     12 query heads, 13 vectors of a slot, 14 channels of a head, 15 cosines, 16 sines, 17 pool,
     18 slots (`projected_heads`)
@@ -28,26 +32,36 @@ from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
 
 ADDED = -1
+NUM_WEIGHT = 8
 _NUM_GIVEN = 19
 
 
 @compiled()
-def _operands(given: np.ndarray) -> tuple[Blocks, Coded, np.ndarray]:
+def _operands(
+    weight: np.ndarray, rows: int, x_at: int, scratch: int
+) -> tuple[Blocks, Coded, np.ndarray]:
     """The weight, the coded activations, and this thread's sums of tiles."""
-    kind, first, tile_bytes, num_blocks, rows, inputs = given[:6]
-    x = carray(pointer_to(given[6]), (rows, inputs), np.float32)
-    scratch, norm_at, norm_length = given[7], given[8], given[9]
+    kind, first, tile_bytes, num_blocks, inputs = weight[:5]
+    x = carray(pointer_to(x_at), (rows, inputs), np.float32)
+    norm_at, norm_length = weight[6], weight[7]
     norm = carray(pointer_to(norm_at), (norm_length + 1,), np.float32)  # eps is behind the weight
     coded = code_rows(x, norm[:norm_length], norm[norm_length], scratch)
     return (kind, first, tile_bytes, num_blocks), coded, tile_sums(scratch, inputs)
 
 
 @compiled()
-def _multiply(given: np.ndarray) -> None:
-    """x W^T, added to the output if asked."""
-    rows, outputs, is_added = given[4], given[11], given[12] == ADDED
-    out = carray(pointer_to(given[10]), (rows, outputs), np.float32)
-    blocks, coded, sums = _operands(given)
+def multiply(
+    weight: np.ndarray,  # [NUM_WEIGHT]
+    rows: int,
+    x_at: int,  # address of float32 [rows, inputs]
+    scratch: int,  # address of `scratch_bytes`
+    out_at: int,  # address of float32 [rows, outputs]
+    is_added: bool,
+) -> None:
+    """norm(x) W^T, added to the output if asked."""
+    outputs = weight[5]
+    out = carray(pointer_to(out_at), (rows, outputs), np.float32)
+    blocks, coded, sums = _operands(weight, rows, x_at, scratch)
     first_tile, last_tile = own_tiles(outputs)
     for tile in range(first_tile, last_tile):
         row, first = 0, tile * TILE
@@ -66,18 +80,18 @@ def _multiply(given: np.ndarray) -> None:
             row += num
 
 
-@callback("void(voidptr)")
-def block_product(pointer: int) -> None:
-    _multiply(carray(pointer, (_NUM_GIVEN,), np.int64))
-
-
-@callback("void(voidptr)")
-def gated_product(pointer: int) -> None:
-    """silu(gate) * up of the two halves of x W^T; halves are whole tiles."""
-    given = carray(pointer, (_NUM_GIVEN,), np.int64)
-    rows, outputs = given[4], given[11]
-    out = carray(pointer_to(given[10]), (rows, outputs), np.float32)
-    blocks, coded, sums = _operands(given)
+@compiled()
+def multiply_gated(
+    weight: np.ndarray,  # [NUM_WEIGHT]
+    rows: int,
+    x_at: int,
+    scratch: int,
+    out_at: int,  # address of float32 [rows, outputs / 2]
+) -> None:
+    """silu(gate) * up of the two halves of norm(x) W^T; halves are whole tiles."""
+    outputs = weight[5] // 2
+    out = carray(pointer_to(out_at), (rows, outputs), np.float32)
+    blocks, coded, sums = _operands(weight, rows, x_at, scratch)
     first_tile, last_tile = own_tiles(outputs)
     for tile in range(first_tile, last_tile):
         row, first = 0, tile * TILE
@@ -115,14 +129,21 @@ def _store(key: np.ndarray, value: np.ndarray, key_to: np.ndarray, value_to: np.
 
 
 @compiled()
-def _rotate_and_store(given: np.ndarray) -> None:
+def rotate_and_store(
+    rows: int,
+    out_at: int,  # address of float32 [rows, heads + vectors, dim]
+    sizes: tuple[int, int, int],  # query heads, vectors of a slot, channels of a head
+    angles: tuple[int, int],  # addresses of cosines and sines, float32 [rows, dim] both
+    pool_at: int,  # address of float32 [slots, vectors, dim]
+    slots_at: int,  # address of int64 [rows]
+) -> None:
     """Rotate the queries of x W^T in place; write its keys, likewise rotated, and its values."""
-    rows, heads, vectors, dim = given[4], given[12], given[13], given[14]
-    cos = carray(pointer_to(given[15]), (rows, dim), np.float32)
-    sin = carray(pointer_to(given[16]), (rows, dim), np.float32)
-    pool = carray(pointer_to(given[17]), (1 << 40, vectors, dim), np.float32)
-    slots = carray(pointer_to(given[18]), (rows,), np.int64)
-    out = carray(pointer_to(given[10]), (rows, heads + vectors, dim), np.float32)
+    heads, vectors, dim = sizes
+    cos = carray(pointer_to(angles[0]), (rows, dim), np.float32)
+    sin = carray(pointer_to(angles[1]), (rows, dim), np.float32)
+    pool = carray(pointer_to(pool_at), (1 << 40, vectors, dim), np.float32)
+    slots = carray(pointer_to(slots_at), (rows,), np.int64)
+    out = carray(pointer_to(out_at), (rows, heads + vectors, dim), np.float32)
     kv_heads = vectors // 2
     for item in range(thread_index(), rows * (heads + kv_heads), num_threads()):
         row, head = item // (heads + kv_heads), item % (heads + kv_heads)
@@ -133,9 +154,24 @@ def _rotate_and_store(given: np.ndarray) -> None:
 
 
 @callback("void(voidptr)")
+def block_product(pointer: int) -> None:
+    given = carray(pointer, (_NUM_GIVEN,), np.int64)
+    weight = given[:NUM_WEIGHT]
+    multiply(weight, given[8], given[9], given[10], given[11], given[12] == ADDED)
+
+
+@callback("void(voidptr)")
+def gated_product(pointer: int) -> None:
+    given = carray(pointer, (_NUM_GIVEN,), np.int64)
+    multiply_gated(given[:NUM_WEIGHT], given[8], given[9], given[10], given[11])
+
+
+@callback("void(voidptr)")
 def projected_heads(pointer: int) -> None:
     """Rotated queries from x W^T; keys and values are written to their slots."""
     given = carray(pointer, (_NUM_GIVEN,), np.int64)
-    _multiply(given)
+    rows, out = given[8], given[11]
+    multiply(given[:NUM_WEIGHT], rows, given[9], given[10], out, False)
     wait_for_team()
-    _rotate_and_store(given)
+    sizes, angles = (given[12], given[13], given[14]), (given[15], given[16])
+    rotate_and_store(rows, out, sizes, angles, given[17], given[18])

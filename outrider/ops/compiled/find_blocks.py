@@ -38,3 +38,8 @@ def find_blocks(weight: torch.Tensor) -> FoundBlocks | None:  # [out, in]
         if restore_blocks(weight.data_ptr(), outputs, inputs, kind.index, rows.data_ptr(), size):
             return FoundBlocks(name=name, rows=rows)
     return None
+
+
+def has_blocks(weight: torch.Tensor) -> bool:  # [out, in]
+    """Whether a weight was widened from blocks; False where this cannot be found out."""
+    return not why_not_searched() and find_blocks(weight) is not None

@@ -59,7 +59,7 @@ def callback(signature: object) -> Callable[[Callable[..., None]], Callback]:
 
 def kernel_sources() -> list[Path]:
     """All files whose code or constants compiled functions contain."""
-    return [*sorted(_OPS.glob("compiled/*.py")), _OPS / "attention" / "attend_in_place.py"]
+    return sorted(_OPS.glob("compiled/*.py"))
 
 
 def hash_of_kernels(sources: Collection[Path]) -> str:

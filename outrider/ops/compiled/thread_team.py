@@ -34,6 +34,18 @@ def run_team(function: int, arguments: Sequence[int]) -> None:
     _parallel()(function, values, torch.get_num_threads(), 0)
 
 
+def run_alone(function: int, arguments: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
+    """Call the compiled function at this address on this thread; returns the array of integers."""
+    values = (ctypes.c_int64 * len(arguments))(*arguments)
+    _callable(function)(ctypes.addressof(values))
+    return values
+
+
+@cache
+def _callable(function: int) -> "ctypes._FuncPointer":
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)
+
+
 @cache
 def _parallel() -> "ctypes._NamedFuncPointer":
     call = _LIBRARY[_PARALLEL]

@@ -11,7 +11,7 @@ from outrider.ops.compiled.pack_blocks import pack_blocks, quantise_rows
 from outrider.ops.compiled.why_not_compiled import why_not_compiled
 from outrider.ops.graph_break import graph_break
 
-_NO_NORM = torch.zeros(1)
+NO_NORM = torch.zeros(1)
 
 
 def why_no_blocks() -> str:
@@ -44,7 +44,14 @@ class BlockLinear:
         self.inputs, self.outputs = inputs, rows.shape[0]
         self._blocks = pack_blocks(rows, kind)
         _, num_blocks, block_bytes = self._blocks.shape
-        self._fields = (kind.index, self._blocks.data_ptr(), num_blocks * block_bytes, num_blocks)
+        self._weight = (
+            kind.index,
+            self._blocks.data_ptr(),
+            num_blocks * block_bytes,
+            num_blocks,
+            inputs,
+            self.outputs,
+        )
         self._product, self._added = int(block_product.address), ADDED
         self._scratch_bytes, self._run_team = scratch_bytes, run_team
 
@@ -58,7 +65,11 @@ class BlockLinear:
         return residual
 
     def _multiply(self, x: torch.Tensor, out: torch.Tensor, is_added: int) -> None:
-        self.run(self._product, x, out, _NO_NORM, is_added)
+        self.run(self._product, x, out, NO_NORM, is_added)
+
+    def fields(self, norm: torch.Tensor) -> tuple[int, ...]:
+        """What compiled functions read of the weight, and of the norm before it (`run`)."""
+        return (*self._weight, norm.data_ptr(), norm.shape[0] - 1)
 
     def run(
         self,
@@ -74,12 +85,8 @@ class BlockLinear:
             return
         size = self._scratch_bytes(rows=rows, inputs=self.inputs, threads=torch.get_num_threads())
         scratch = torch.empty(size, dtype=torch.uint8)
-        operands = rows, self.inputs, x.data_ptr(), scratch.data_ptr()
-        norm_fields = norm.data_ptr(), norm.shape[0] - 1
-        columns = out.shape[1]
-        self._run_team(
-            function, (*self._fields, *operands, *norm_fields, out.data_ptr(), columns, *own)
-        )
+        operands = rows, x.data_ptr(), scratch.data_ptr(), out.data_ptr()
+        self._run_team(function, (*self.fields(norm), *operands, *own))
 
 
 def eight_bit_linear(weight: torch.Tensor) -> BlockLinear:  # [out, in]

@@ -9,6 +9,7 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.ops.compiled.find_blocks import find_blocks, why_not_searched
+from outrider.ops.linear.any_weight import AnyWeight
 from outrider.ops.linear.block_linear import BlockLinear, eight_bit_linear, why_no_blocks
 from outrider.ops.linear.float16_linear import HalfLinear
 from outrider.ops.linear.int8_linear import Int8Linear, supports_fbgemm
@@ -20,10 +21,13 @@ from outrider.ops.linear.linear import (
     StreamedLinear,
     WideLinear,
 )
+from outrider.ops.linear.quantised_linear import QuantisedLinear, fits_kernels
+from outrider.ops.linear.quantised_weight import QuantisedWeight
 
 _log = logging.getLogger(__name__)
 
-LinearMaker = Callable[[torch.Tensor], Linear]  # from a weight [out, in]
+LinearMaker = Callable[[AnyWeight], Linear]  # from a weight [out, in]
+_DenseMaker = Callable[[torch.Tensor], Linear]
 WeightType = Literal["float32", "bfloat16", "float16", "int8", "packed"]
 
 
@@ -31,9 +35,17 @@ def choose_linear(
     dtype: WeightType, device: torch.device, arithmetic: Arithmetic = "fast"
 ) -> LinearMaker:
     """How every linear layer of a model is stored and computed."""
-    maker = _maker_for(dtype, device, arithmetic)
-    _log.info("linear layers: %s with %s weights on %s", maker.__name__, dtype, device)
-    return maker
+    make_dense = _maker_for(dtype, device, arithmetic)
+    _log.info("linear layers: %s with %s weights on %s", make_dense.__name__, dtype, device)
+
+    def dense_or_quantised(weight: AnyWeight) -> Linear:
+        if not isinstance(weight, QuantisedWeight):
+            return make_dense(weight)
+        if fits_kernels(weight, device):
+            return QuantisedLinear(weight, make_dense)
+        return make_dense(weight.widen().to(computed_dtype(dtype, device)))
+
+    return dense_or_quantised
 
 
 def wide_linear(weight: torch.Tensor, arithmetic: Arithmetic) -> Linear:  # weight [out, in]
@@ -54,7 +66,7 @@ def computed_dtype(dtype: WeightType, device: torch.device) -> torch.dtype:
     return stored
 
 
-def _maker_for(dtype: WeightType, device: torch.device, arithmetic: Arithmetic) -> LinearMaker:
+def _maker_for(dtype: WeightType, device: torch.device, arithmetic: Arithmetic) -> _DenseMaker:
     if device.type == "cuda":
         return _cuda_maker(dtype, arithmetic)
     if dtype == "int8":
@@ -67,7 +79,7 @@ def _maker_for(dtype: WeightType, device: torch.device, arithmetic: Arithmetic) 
     return PackedLinear if dtype == "float32" and has_onednn else PlainLinear
 
 
-def _int8_maker() -> LinearMaker:
+def _int8_maker() -> _DenseMaker:
     why = why_no_blocks()
     if not why:
         return eight_bit_linear
@@ -77,7 +89,7 @@ def _int8_maker() -> LinearMaker:
     return Int8Linear
 
 
-def _packed_maker(device: torch.device, arithmetic: Arithmetic) -> LinearMaker:
+def _packed_maker(device: torch.device, arithmetic: Arithmetic) -> _DenseMaker:
     """Weights that were widened from GGUF blocks are packed again; all others stay in float32."""
     make_wide = _maker_for("float32", device, arithmetic)
     if why := why_not_searched():
@@ -93,7 +105,7 @@ def _packed_maker(device: torch.device, arithmetic: Arithmetic) -> LinearMaker:
     return packed_or_wide
 
 
-def _cuda_maker(dtype: WeightType, arithmetic: Arithmetic) -> LinearMaker:
+def _cuda_maker(dtype: WeightType, arithmetic: Arithmetic) -> _DenseMaker:
     if dtype in ("int8", "packed"):
         raise ConfigError(f"{dtype} weights need an x86 CPU; use --dtype bfloat16 or float32")
     if arithmetic == "fixed":

@@ -15,17 +15,17 @@ class BlockGate:
     def __init__(self, norm: Norm, gate_up: BlockLinear) -> None:
         from outrider.ops.compiled.block_product import gated_product
 
-        self._norm = _with_eps(norm)
-        self._gate_up = gate_up
+        self.norm = _with_eps(norm)
+        self.gate_up = gate_up
         self._function = int(gated_product.address)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, intermediate]
-        out = x.new_empty(x.shape[0], self._gate_up.outputs // 2)
+        out = x.new_empty(x.shape[0], self.gate_up.outputs // 2)
         graph_break(self._run, x.contiguous(), out)
         return out
 
     def _run(self, x: torch.Tensor, out: torch.Tensor) -> None:
-        self._gate_up.run(self._function, x, out, self._norm)
+        self.gate_up.run(self._function, x, out, self.norm)
 
 
 class BlockHeads:
@@ -34,8 +34,8 @@ class BlockHeads:
     def __init__(self, norm: Norm, qkv: BlockLinear) -> None:
         from outrider.ops.compiled.block_product import projected_heads
 
-        self._norm = _with_eps(norm)
-        self._qkv = qkv
+        self.norm = _with_eps(norm)
+        self.qkv = qkv
         self._function = int(projected_heads.address)
 
     def __call__(
@@ -46,7 +46,7 @@ class BlockHeads:
         slots: torch.Tensor,  # [num_query]
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
         """The rotated queries; keys and values are written to their slots."""
-        channels = x.new_empty(x.shape[0], self._qkv.outputs)
+        channels = x.new_empty(x.shape[0], self.qkv.outputs)
         graph_break(self._run, x.contiguous(), rotation.cos, rotation.sin, layer, slots, channels)
         vectors, head_dim = layer.shape[2:]
         return channels.view(x.shape[0], -1, head_dim)[:, :-vectors]
@@ -61,12 +61,12 @@ class BlockHeads:
         channels: torch.Tensor,
     ) -> None:
         vectors, head_dim = layer.shape[2:]
-        self._qkv.run(
+        self.qkv.run(
             self._function,
             x,
             channels,
-            self._norm,
-            self._qkv.outputs // head_dim - vectors,
+            self.norm,
+            self.qkv.outputs // head_dim - vectors,
             vectors,
             head_dim,
             cos.data_ptr(),

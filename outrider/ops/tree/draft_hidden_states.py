@@ -45,16 +45,20 @@ def start_round_reference(
     rows, lengths = decode.rows, decode.lengths
     torch.add(lengths, lead, out=level_lengths)
     torch.sub(level_lengths, 1, out=first_lengths).clamp_min_(0)  # padding has no tokens
-    zeros = rows.new_zeros(rows.shape[0], 1)
-    tokens = last_tokens.index_select(0, rows)[:, None]
-    tips = Frontier(
+    tips = root_frontier(decode, last_tokens.index_select(0, rows))
+    return tips, hidden_states.index_select(0, rows)[:, None]
+
+
+def root_frontier(decode: DecodeRows, root: torch.Tensor) -> Frontier:  # root [rows]
+    """Node 0 of every row, from which its tree grows."""
+    zeros = root.new_zeros(root.shape[0], 1)
+    return Frontier(
         scores=zeros.float(),
         numbers=zeros - 1,
         parent_tips=zeros,
-        positions=lengths[:, None] + 1,
-        nodes=DraftTree(tokens=tokens, parents=zeros, depths=zeros, ancestors=zeros),
+        positions=decode.lengths[:, None] + 1,
+        nodes=DraftTree(tokens=root[:, None], parents=zeros, depths=zeros, ancestors=zeros),
     )
-    return tips, hidden_states.index_select(0, rows)[:, None]
 
 
 def parent_hidden_states(

@@ -2,6 +2,7 @@
 
 import torch
 
+from outrider.ops.compiled.why_not_compiled import why_not_compiled
 from outrider.ops.tree.draft_tree import DraftTree
 from outrider.ops.tree.place_nodes import node_of_query
 from outrider.ops.tree.plan_rows import (
@@ -33,6 +34,10 @@ def fill_queries(
         from outrider.ops.tree.fill_queries_triton import fill_queries_triton
 
         fill = fill_queries_triton
+    elif queries.tokens.device.type == "cpu" and is_plan_compiled():
+        from outrider.ops.tree.fill_queries_compiled import fill_queries_compiled
+
+        fill = fill_queries_compiled
     else:
         fill = fill_queries_reference
     fill(
@@ -45,6 +50,11 @@ def fill_queries(
         page_size=page_size,
         first_node=first_node,
     )
+
+
+def is_plan_compiled() -> bool:
+    """Whether plans are filled by compiled functions on a CPU."""
+    return not why_not_compiled("outrider.ops.compiled.query_places")
 
 
 def fill_queries_reference(

@@ -13,6 +13,7 @@ class Queries:
     positions: torch.Tensor  # [num_query] int64
     slots: torch.Tensor  # [num_query] int64, where the KV of each is written
     of_nodes: torch.Tensor  # [rows, nodes] int64 query token of each node, -1 if it does not run
+    adapters: torch.Tensor  # [num_query] int64 adapter slot of each; [0] in steps without adapters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

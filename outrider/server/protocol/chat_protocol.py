@@ -104,6 +104,7 @@ class ChatRequest(ReportFields):
         structured = self.structure(self.response_format)
         return self.sampling(
             _DEFAULTS,
+            return_hidden_states=self.hidden_states_mode,
             prompt_logprobs=self.prompt_logprobs,
             prediction=self.prediction.text if self.prediction else "",
             max_tokens=older if newer is None else newer,
@@ -177,6 +178,8 @@ class ChatChoice(BaseModel):
     seed: int
     rounds: list[Round] | None = None  # when requested
     token_ids: list[int] | None = None  # when requested
+    # When requested: the last one, or with "all" a list of them.
+    hidden_states: list[Any] | None = None
 
 
 class ChatAnswer(BaseModel):

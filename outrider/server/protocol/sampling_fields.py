@@ -9,6 +9,7 @@ from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams, over
 from outrider.frontend.structured_params import KEYS, Structured
 from outrider.server.protocol.neutral_fields import RequestBody, drop_neutral
 from outrider.server.protocol.transfer_fields import TransferFields
+from outrider.wire.hidden_states import HiddenStatesMode
 
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
@@ -143,13 +144,24 @@ class RequestFields(RequestBody):
 
 
 class ReportFields(RequestFields, TransferFields):
-    """What else an answer reports, as in vLLM."""
+    """What else an answer reports, as in vLLM; and its adapter, as in SGLang."""
 
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     return_token_ids: bool | None = None
+    lora_path: str | list[str | None] | None = None  # SGLang's: the name of an adapter
+    return_hidden_states: bool | HiddenStatesMode | None = None  # SGLang's; true means "last" here
+
+    @property
+    def hidden_states_mode(self) -> HiddenStatesMode:
+        given = self.return_hidden_states
+        if given is None or isinstance(given, bool):
+            return "last" if given else "none"
+        return given
 
     def check_reports(self) -> None:
         """Refuse reports that a stream does not have."""
+        if self.stream and self.hidden_states_mode != "none":
+            raise RequestError("hidden states are part of whole answers; set stream to false")
         if self.stream and self.prompt_logprobs is not None:
             raise RequestError("prompt_logprobs are part of whole answers; set stream to false")
 

@@ -6,7 +6,8 @@ from pydantic import Field
 
 from outrider.errors import RequestError
 from outrider.frontend.output_json import finite
-from outrider.frontend.prompts import TextPrompt, TokenPrompt
+from outrider.frontend.prompts import TextPrompt, TokenPrompt, embedded_prompt
+from outrider.frontend.read_embeds import read_embeds
 from outrider.frontend.request_state import OutputState, RequestState
 from outrider.frontend.sampling_params import (
     MAX_LOGPROBS,
@@ -20,6 +21,7 @@ from outrider.server.protocol.completions_protocol import Texts, TokenIds, Token
 from outrider.server.protocol.neutral_fields import drop_neutral
 from outrider.server.protocol.sampling_fields import MAX_STOP_CHARS, MAX_STOPS
 from outrider.server.protocol.transfer_fields import TransferFields
+from outrider.wire.hidden_states import HiddenStatesMode
 from outrider.wire.step_result import TokenLogprobs
 
 Json = dict[str, Any]
@@ -51,38 +53,54 @@ class GenerateRequest(TransferFields):
     model: str | None = None  # added by routers
     text: str | Texts | None = None
     input_ids: TokenIds | TokenLists | None = None
+    input_embeds: Each[Each[float]] | Each[Each[Each[float]]] | None = None
     sampling_params: Json | Each[Json] | None = None
     # One for all prompts, or one for each.
     return_logprob: bool | Each[bool] | None = None
     logprob_start_len: int | Each[int] | None = None  # -1: no log-probabilities of the prompt
     top_logprobs_num: Count | Each[Count] | None = None
     token_ids_logprob: Each[int] | Each[Each[int] | None] | None = None
+    return_hidden_states: bool | HiddenStatesMode | Each[bool | HiddenStatesMode] | None = None
     return_text_in_logprobs: bool | None = None  # without effect: the text is always there
     stream: bool | None = None
     rid: str | Each[str] | None = None
     priority: int | None = None
+    lora_path: str | Each[str | None] | None = None  # the name of an adapter
     cache_salt: str | None = None
     extra_key: str | None = None
     speculative: bool | str | Json | None = None  # an extension of ours
 
     def check(self) -> None:
         """Refuse fields that do not fit together."""
-        if (self.text is None) == (self.input_ids is None):
-            raise RequestError("give either text or input_ids")
+        given = [self.text, self.input_ids, self.input_embeds]
+        if sum(each is not None for each in given) != 1:
+            raise RequestError("give one of text, input_ids and input_embeds")
+        if self.input_embeds == []:
+            raise RequestError("input_embeds is empty; give [tokens, hidden]")
 
     @property
     def is_single(self) -> bool:
         """Whether the answer is one object instead of a list."""
+        if self.input_embeds is not None:
+            return not self.input_embeds[0] or isinstance(self.input_embeds[0][0], float)
         given: Any = self.text if self.input_ids is None else self.input_ids
         return isinstance(given, str) or isinstance(given[0], int)
 
     @property
     def prompts(self) -> list[TextPrompt | TokenPrompt]:
+        if self.input_embeds is not None:
+            embeds: Any = [self.input_embeds] if self.is_single else self.input_embeds
+            return [embedded_prompt(read_embeds(each)) for each in embeds]
         if self.input_ids is None:
             texts: Any = [self.text] if self.is_single else self.text
             return [TextPrompt(text) for text in texts]
         ids: Any = [self.input_ids] if self.is_single else self.input_ids
         return [TokenPrompt(tuple(each)) for each in ids]
+
+    @property
+    def lora_paths(self) -> list[str | None]:
+        """The name of the adapter of each prompt."""
+        return _each("lora_path", self.lora_path or None, len(self.prompts))
 
     def params(self, defaults: SamplingDefaults = NO_DEFAULTS) -> list[SamplingParams]:
         """One set of parameters per prompt. Prompts with equal parameters share one object."""
@@ -98,22 +116,23 @@ class GenerateRequest(TransferFields):
         return params
 
     def _reports(self, num_prompts: int) -> list[Json]:
-        """The parameters of each prompt about log-probabilities; equal ones are one object."""
+        """What each prompt wants besides tokens; equal ones are one object."""
         named = self.token_ids_logprob
         is_one = not named or isinstance(named[0], int)
         columns = zip(
             _each("return_logprob", self.return_logprob, num_prompts),
             _each("logprob_start_len", self.logprob_start_len, num_prompts),
             _each("top_logprobs_num", self.top_logprobs_num, num_prompts),
+            _each("return_hidden_states", self.return_hidden_states, num_prompts),
             [named] * num_prompts if is_one else _each("token_ids_logprob", named, num_prompts),
             strict=True,
         )
         made: dict[tuple[Any, ...], Json] = {}
         reports = []
         for column in columns:
-            key = (*column[:3], id(column[3]))
+            key = (*column[:-1], id(column[-1]))
             if key not in made:
-                made[key] = _report(*column) if column[0] else {}
+                made[key] = _report(*column)
             reports.append(made[key])
         return reports
 
@@ -151,11 +170,20 @@ def _each(name: str, given: Any, num_prompts: int) -> list[Any]:
     return given
 
 
-def _report(_: bool, start: int | None, top: int | None, named: list[int] | None) -> Json:
+def _report(
+    has_logprobs: bool | None,
+    start: int | None,
+    top: int | None,
+    states: bool | HiddenStatesMode | None,
+    named: list[int] | None,
+) -> Json:
     """Parameters of one prompt. SGLang's list begins at `start`, whose entry has no logprob."""
+    held: Json = {"return_hidden_states": states}
+    if not has_logprobs:
+        return held
     if start is not None and start < -1:
         raise RequestError(f"logprob_start_len must be at least -1, got {start}")
-    report: Json = {"logprobs": top or 0, "logprob_token_ids": named}
+    report = held | {"logprobs": top or 0, "logprob_token_ids": named}
     if start is None or start < 0:
         return report
     return report | {"prompt_logprobs": top or 0, "prompt_logprobs_start": start + 1}
@@ -182,7 +210,18 @@ def generated(
     if request.prepared.params.logprobs is not None:
         meta |= _listed("output", tokens, output.logprobs, request.prepared.params, tokenizer)
         meta |= _prompt_logprobs(request, output, tokenizer)
+    if output.hidden_states.is_wanted and output.is_finished:
+        meta["hidden_states"] = _states(request, output)
     return {"text": output.text, "output_ids": tokens, "meta_info": meta}
+
+
+def _states(request: RequestState, output: OutputState) -> list[Any]:
+    """A list of those of the prompt, then those of the answer; or the last one alone."""
+    rows = output.hidden_states.rows()
+    if request.prepared.params.hidden_states_mode == "last":
+        return rows
+    num_prompt = len(request.prepared.prompt)
+    return [rows[:num_prompt], *rows[num_prompt:]]
 
 
 def _reason(output: OutputState) -> Json | None:

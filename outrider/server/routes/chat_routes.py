@@ -37,6 +37,7 @@ from outrider.server.response_bytes import event, json_response, set_only
 from outrider.server.routes.stream_events import (
     ending_fields,
     reported_ids,
+    reported_states,
     requested_metrics,
     write_events,
 )
@@ -49,18 +50,19 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     @router.post("/v1/chat/completions", response_model=ChatAnswer)
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
         """Answer a conversation, whole or as server-sent events."""
-        model.check(body.model)
+        served = model.choose(body.model, body.lora_path)
         body.check()
-        body = model.fill(body)
+        body = served.fill(body)
         admit = memory_of(request).admit
-        parsers = model.parsers.chosen(separates=body.separate_reasoning is not False)
+        parsers = served.parsers.chosen(separates=body.separate_reasoning is not False)
         prepared = await async_engine.prepare(
             lambda: body.split(
                 async_engine.rules.role, read_request(async_engine.frontend, body, parsers)
             ),
             admit,
+            served.adapter,
         )
-        envelope = model.envelope("chatcmpl", body.given_name)
+        envelope = served.envelope("chatcmpl", body.given_name)
         writer = ChatWriter(envelope, body, parsers, async_engine.tokenizer)
         names = (envelope.id, body.given_name)
         if body.stream:
@@ -176,6 +178,7 @@ class ChatWriter:
             **ending_fields(request, index),
             **self._trace(index, output, output.rounds),
             **reported_ids(self._body, output.token_ids),
+            **reported_states(self._body, output),
         )
 
     def _trace(self, index: int, output: OutputState, rounds: list[RoundTrace]) -> dict[str, Any]:

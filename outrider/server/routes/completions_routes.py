@@ -30,6 +30,7 @@ from outrider.server.response_bytes import event, json_response, set_only
 from outrider.server.routes.stream_events import (
     ending_fields,
     reported_ids,
+    reported_states,
     requested_metrics,
     write_events,
 )
@@ -42,13 +43,15 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
     @router.post("/v1/completions", response_model=CompletionAnswer)
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         """Continue one prompt or several, whole or as server-sent events."""
-        model.check(body.model)
+        served = model.choose(body.model, body.lora_path)
         body.check()
-        body = model.fill(body)
+        body = served.fill(body)
         admit = memory_of(request).admit
         role = async_engine.rules.role
-        prepared = await async_engine.prepare(lambda: body.split(role, read_requests(body)), admit)
-        envelope = model.envelope("cmpl", body.given_name)
+        prepared = await async_engine.prepare(
+            lambda: body.split(role, read_requests(body)), admit, served.adapter
+        )
+        envelope = served.envelope("cmpl", body.given_name)
         writer = CompletionWriter(envelope, body, async_engine.tokenizer)
         names = (envelope.id, body.given_name)
         if body.stream:
@@ -141,6 +144,7 @@ class CompletionWriter:
             **ending_fields(request, index),
             **self._prompt(request),
             **reported_ids(self._body, output.token_ids),
+            **reported_states(self._body, output),
         )
 
     def _prompt(self, request: RequestState) -> dict[str, Any]:
@@ -149,7 +153,7 @@ class CompletionWriter:
         wants_logprobs = self._body.prompt_logprobs is not None
         return set_only(
             prompt_logprobs=prompt_report(request) if wants_logprobs else None,
-            prompt_token_ids=list(request.prepared.prompt) if wants_ids else None,
+            prompt_token_ids=list(request.prepared.known_prompt) if wants_ids else None,
         )
 
     def _echo(self, request: RequestState) -> str:

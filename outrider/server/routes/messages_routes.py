@@ -30,15 +30,15 @@ def messages_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     @router.post("/v1/messages")
     async def create_message(body: MessagesRequest, request: Request) -> Response:
         """Answer a conversation, whole or as typed events."""
-        model.check(body.model)
+        served = model.choose(body.model)
         chat = body.in_chat()
         chat.check()
-        chat, admit = model.fill(chat), memory_of(request).admit
+        chat, admit = served.fill(chat), memory_of(request).admit
         prepared = await async_engine.prepare(
-            lambda: read_request(async_engine.frontend, chat, model.parsers), admit
+            lambda: read_request(async_engine.frontend, chat, served.parsers), admit, served.adapter
         )
-        envelope = model.envelope("msg")
-        writer = MessageWriter(envelope, chat, model.parsers)
+        envelope = served.envelope("msg")
+        writer = MessageWriter(envelope, chat, served.parsers)
         if body.stream:
             return await answer_stream(async_engine, prepared, writer.stream, (envelope.id,))
         handle = await answer_whole(async_engine, request, prepared, (envelope.id,))

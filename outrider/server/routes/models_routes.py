@@ -1,4 +1,4 @@
-"""`/v1/models`: the one model that is served."""
+"""`/v1/models`: the model that is served, and its adapters."""
 
 import time
 from typing import Literal
@@ -11,13 +11,14 @@ from outrider.server.async_engine import AsyncEngine
 
 
 class ModelCard(BaseModel):
-    """OpenAI's record of a model; the length is vLLM's extension."""
+    """OpenAI's record of a model; length and parent are vLLM's extensions."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     max_model_len: int
+    parent: str | None = None  # of an adapter: the model
 
 
 class ModelList(BaseModel):
@@ -37,15 +38,18 @@ def model_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         max_model_len=async_engine.engine.max_context,
     )
 
+    def adapter_card(name: str) -> ModelCard:
+        return card.model_copy(update={"id": name, "parent": model.name})
+
     @router.get("/v1/models")
     async def list_models() -> ModelList:
         """The models that requests may name."""
-        return ModelList(object="list", data=[card])
+        return ModelList(object="list", data=[card, *map(adapter_card, model.adapters.names)])
 
     @router.get("/v1/models/{name:path}")
     async def retrieve_model(name: str) -> ModelCard:
         """One model by its name."""
         model.check(name)
-        return card
+        return adapter_card(name) if name in model.adapters.names else card
 
     return router

@@ -20,6 +20,7 @@ from outrider.server.protocol.ollama_protocol import OllamaChat, OllamaGenerate,
 from outrider.server.protocol.tool_call_parser import AnswerDelta, AnswerReader, read_whole
 from outrider.server.request_handle import RequestHandle
 from outrider.server.routes.chat_routes import read_request
+from outrider.wire.adapter import Adapter
 
 Json = dict[str, Any]
 
@@ -79,7 +80,7 @@ async def _answer(
 ) -> Response:
     chat, admit = writer.check(body.named), memory_of(request).admit
     prepared = await async_engine.prepare(
-        lambda: read_request(async_engine.frontend, chat, writer.parsers), admit
+        lambda: read_request(async_engine.frontend, chat, writer.parsers), admit, writer.adapter
     )
     if body.stream is not False:
         return await answer_lines(async_engine, prepared, writer.stream)
@@ -99,9 +100,14 @@ class ChatLines:
         self._body = body
         self.parsers = model.parsers
 
+    @property
+    def adapter(self) -> Adapter:
+        """That of the model which `check` has chosen."""
+        return self._model.adapter
+
     def check(self, requested: str | None) -> ChatRequest:
-        """The chat with the model's sampling, unless the request is wrong."""
-        self._model.check(requested)
+        """Choose the model; the chat with its sampling, unless the request is wrong."""
+        self._model = self._model.choose(requested)
         self._body.check()
         return self._model.fill(self._body)
 

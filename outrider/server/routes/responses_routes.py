@@ -42,15 +42,17 @@ def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter
     @router.post("/v1/responses")
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
         """Answer a text or a conversation, whole or as typed events."""
-        model.check(body.model)
+        served = model.choose(body.model)
         body.check()
-        body = model.fill(body)
+        body = served.fill(body)
         admit = memory_of(request).admit
         prepared = await async_engine.prepare(
-            lambda: _read_request(async_engine.frontend, body, model.parsers), admit
+            lambda: _read_request(async_engine.frontend, body, served.parsers),
+            admit,
+            served.adapter,
         )
-        envelope = model.envelope("resp", body.given_name)
-        writer = ResponseWriter(envelope, body, model.parsers, async_engine.tokenizer)
+        envelope = served.envelope("resp", body.given_name)
+        writer = ResponseWriter(envelope, body, served.parsers, async_engine.tokenizer)
         names = (envelope.id, body.given_name)
         if body.stream:
             return await answer_stream(async_engine, prepared, writer.stream, names)

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Depends, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from outrider import __version__
 from outrider.config.engine_config import DisaggregationConfig
@@ -36,17 +37,17 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     @router.post("/generate")
     async def generate(body: GenerateRequest, request: Request) -> Response:
         """Continue one prompt or several."""
-        model.check(body.model)
+        served = model.choose(body.model)
         body.check()
         admit = memory_of(request).admit
-        read = partial(_read_requests, body, model, async_engine.rules.role)
+        read = partial(_read_requests, body, served, async_engine.rules.role)
         prepared = await async_engine.prepare(read, admit)
         writer = GenerateWriter(async_engine, body)
         if body.stream:
             return await answer_stream(async_engine, prepared, writer.stream, writer.names)
-        return JSONResponse(
-            writer.whole(await answer_whole(async_engine, request, prepared, writer.names))
-        )
+        handle = await answer_whole(async_engine, request, prepared, writer.names)
+        # Hidden states are many numbers; this encoder takes a tenth of the time of Python's.
+        return Response(msgspec.json.encode(writer.whole(handle)), media_type="application/json")
 
     @router.get("/health_generate")
     async def health_generate(request: Request) -> Response:
@@ -86,10 +87,12 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
 def _read_requests(
     body: GenerateRequest, model: ServedModel, role: DisaggregationConfig
 ) -> Sequence[PromptRequest]:
-    pairs = zip(body.prompts, body.params(model.sampling_defaults), strict=True)
-    return body.split(
-        role, [PromptRequest(prompt=prompt, params=params) for prompt, params in pairs]
-    )
+    columns = zip(body.prompts, body.params(model.sampling_defaults), body.lora_paths, strict=True)
+    requests = [
+        PromptRequest(prompt=prompt, params=params, adapter=model.adapter_of(lora_path))
+        for prompt, params, lora_path in columns
+    ]
+    return body.split(role, requests)
 
 
 def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from outrider.frontend.request_state import RequestState
+from outrider.frontend.request_state import OutputState, RequestState
 from outrider.server.http_errors import failed
 from outrider.server.protocol.sampling_fields import ReportFields
 from outrider.server.protocol.usage_fields import metrics_of, usage_of
@@ -57,6 +57,15 @@ def requested_metrics(body: ReportFields, handle: RequestHandle) -> dict[str, An
 def reported_ids(body: ReportFields, token_ids: Sequence[int]) -> dict[str, Any]:
     """The ids of an output or a delta, if they were requested."""
     return {"token_ids": list(token_ids)} if body.return_token_ids else {}
+
+
+def reported_states(body: ReportFields, output: OutputState) -> dict[str, Any]:
+    """The hidden states of an output, if they were requested: the last one flat, as in SGLang."""
+    if body.hidden_states_mode == "none":
+        return {}
+    rows = output.hidden_states.rows()
+    is_last = body.hidden_states_mode == "last"
+    return {"hidden_states": [value for row in rows for value in row] if is_last else rows}
 
 
 def ending_fields(request: RequestState, index: int) -> dict[str, Any]:

@@ -113,7 +113,6 @@ CONFIG_FAULTS = {
     "several layers": ({"num_hidden_layers": 2}, "heads of 2 layers"),
     "a scale of logits": ({"logit_scale": 0.5}, "logit_scale"),
     "another activation": ({"hidden_act": "gelu"}, "hidden_act to gelu"),
-    "a sliding window": ({"sliding_window": 64}, "sliding_window"),
     "another architecture": ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, "DeepseekV2"),
     "no architecture": ({"architectures": []}, "must name one architecture"),
     "a speculator of another type": ({"speculators_model_type": "dflash"}, "of type dflash"),

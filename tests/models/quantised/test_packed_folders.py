@@ -1,56 +1,19 @@
 """Folders in the published quantised forms load as they are: the numbers are those they store."""
 
 import json
-from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError
-from outrider.models.quantised.find_packed import find_packed
-from outrider.models.quantised.quantisation import parse_quantisation
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_cut import Cut
 from tests.support import packed_folders as forms
+from tests.support.packed_forms import FORMS, FP8, packed_of
 from tests.support.spoken import tiny_llama
 from tests.support.v4 import harness_of, prompt, tiny_v4
-
-FP8 = {"quant_method": "fp8", "weight_block_size": [8, 8]}
-COMPRESSED = {"quant_method": "compressed-tensors", "config_groups": {}}
-FORMS = {
-    "fp8 blocks": (forms.fp8_blocks, FP8),
-    "fp8 blocks, rows no multiple": (
-        partial(forms.fp8_blocks, size=7),
-        {"quant_method": "fp8", "weight_block_size": [7, 7]},
-    ),
-    "fp8 blocks of V4": (partial(forms.fp8_blocks, suffix="scale", is_power=True), FP8),
-    "fp8 rows": (forms.fp8_rows, {"quant_method": "fbgemm_fp8"}),
-    "fp8 tensor": (forms.fp8_tensor, {"quant_method": "modelopt"}),
-    "mxfp8": (forms.mxfp8, COMPRESSED),
-    "int8 rows": (forms.int8_rows, COMPRESSED),
-    "int4 groups": (forms.words_of_compressed_tensors, COMPRESSED),
-    "int4 groups, zeros, order": (
-        partial(forms.words_of_compressed_tensors, has_zeros=True, has_order=True),
-        COMPRESSED,
-    ),
-    "int8 groups": (
-        partial(forms.words_of_compressed_tensors, bits=8),
-        COMPRESSED | {"config_groups": {"group_0": {"weights": {"num_bits": 8}}}},
-    ),
-    "GPTQ": (forms.gptq, {"quant_method": "gptq", "bits": 4}),
-    "GPTQ v2": (
-        partial(forms.gptq, version=2, has_order=False),
-        {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"},
-    ),
-    "AWQ": (forms.awq, {"quant_method": "awq", "bits": 4, "version": "gemm"}),
-    "NVFP4": (forms.nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
-    "NVFP4 of compressed-tensors": (partial(forms.nvfp4, is_modelopt=False), COMPRESSED),
-    "MXFP4": (forms.mxfp4, COMPRESSED),
-    "MXFP4 of V4": (partial(forms.mxfp4, is_v4=True), FP8),
-}
 
 
 @pytest.fixture(scope="module")
@@ -104,21 +67,13 @@ def test_a_part_of_a_weight_has_the_numbers_of_the_whole(folders, form):
 @pytest.mark.fast_cases(99)
 @pytest.mark.parametrize("form", [name for name in FORMS if "order" not in name])
 def test_the_rest_of_a_weight_is_not_widened(form):
-    packer, config = FORMS[form]
-    parts, _ = packer(64, 64, np.random.default_rng(1))
-    types = {torch.uint8: "U8", torch.int8: "I8", torch.int32: "I32"}
-    types |= {torch.float8_e4m3fn: "F8_E4M3", torch.float8_e8m0fnu: "F8_E8M0"}
-    found = find_packed(
-        [f"m.{suffix}" for suffix in parts],
-        lambda name: types.get(parts[name[2:]].dtype, "F32"),
-        parse_quantisation(config),
-    )["m"].form
+    found, parts, _ = packed_of(form, 64, 64)
     for dim in (0, 1):
         unit = found.unit(parts, dim)
         assert 0 < unit <= 32
         few = found.narrow(parts, dim, 0, unit)
         assert found.shape(few)[dim] == unit
-        assert found.widen(few).numel() == 64 * unit
+        assert found.quantised(few).widen().numel() == 64 * unit
 
 
 @pytest.mark.parametrize("form", ["fp8 blocks", "GPTQ", "NVFP4"])

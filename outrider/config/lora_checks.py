@@ -1,0 +1,39 @@
+"""Refuses settings of adapters that cannot work, before a model is loaded."""
+
+from collections import Counter
+from pathlib import Path
+
+from outrider.config.engine_config import LoraConfig
+from outrider.errors import ConfigError
+
+MAX_LORAS, MAX_LORA_RANK = 256, 512  # memory is reserved for all of them
+
+
+def check_lora(config: LoraConfig) -> None:
+    """Raise the first thing that is wrong with the adapters."""
+    if not isinstance(config.is_enabled, bool):
+        raise ConfigError(f"enable_lora must be a bool, got {config.is_enabled!r}")
+    sizes = (
+        ("max_loras", config.max_loras, MAX_LORAS),
+        ("max_lora_rank", config.max_rank, MAX_LORA_RANK),
+    )
+    for name, value, most in sizes:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise ConfigError(f"{name} must be between 1 and {most}, got {value!r}")
+    if config.modules and not config.is_enabled:
+        raise ConfigError("--lora-modules needs --enable-lora")
+    twice = [
+        name for name, count in Counter(name for name, _ in config.modules).items() if count > 1
+    ]
+    if twice:
+        raise ConfigError(f"--lora-modules names {twice[0]!r} twice; choose other names")
+
+
+def parse_module(text: str) -> tuple[str, str]:
+    """The name and the path in NAME=PATH. A path alone is its own name, as in SGLang."""
+    name, sign, path = text.partition("=")
+    if not sign:
+        name = path = text
+    if not name or not path:
+        raise ConfigError(f"--lora-modules needs NAME=PATH, got {text!r}")
+    return name, str(Path(path).expanduser())

@@ -1,0 +1,35 @@
+"""The hidden states of one request between the step that computed them and its next update."""
+
+from dataclasses import replace
+
+from outrider.wire.hidden_states import NO_HIDDEN_STATES, HiddenStates, HiddenStatesMode
+
+
+class UnsentStates:
+    """Owns hidden states that were computed and not reported yet."""
+
+    def __init__(self, mode: HiddenStatesMode, *, num_sent: int) -> None:
+        self._mode = mode
+        self._next = num_sent  # the first position that was not taken in
+        self._unsent: list[HiddenStates] = []
+
+    def most_cached(self, num_tokens: int) -> int:
+        """Of so many tokens, those that need not run for their hidden states."""
+        return min(self._next, num_tokens) if self._mode == "all" else num_tokens
+
+    def note(self, states: HiddenStates) -> None:
+        """Take in hidden states. A text computed again after a preemption brings old ones, too."""
+        new = states.from_position(self._next) if self._mode == "all" else states
+        if not len(new):
+            return
+        assert self._mode == "last" or new.first == self._next, "a position was left out"
+        self._unsent.append(new)
+        self._next = new.first + len(new)
+
+    def take(self) -> HiddenStates:
+        """All that was not reported yet."""
+        if not self._unsent:
+            return NO_HIDDEN_STATES
+        values = b"".join(each.values for each in self._unsent)
+        states, self._unsent = replace(self._unsent[0], values=values), []
+        return states

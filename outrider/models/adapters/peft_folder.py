@@ -1,0 +1,142 @@
+"""The two matrices of every module of a LoRA adapter, read from its PEFT folder and checked."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+
+from outrider.errors import RequestError
+from outrider.hub.adapter_folder import ADAPTER_WEIGHTS, find_adapter
+from outrider.models.adapters.peft_config import PeftConfig, read_peft_config
+from outrider.models.mapped_file import MappedFile
+from outrider.models.text_model_fields import Nesting
+from outrider.wire.adapter import Adapter
+
+_PREFIX = "base_model.model."
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+_FLOATS = ("F32", "F16", "BF16")
+_NUM_NAMED = 4  # modules that an error message lists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraPair:
+    """The matrices of one module: it adds scale * B A x."""
+
+    a: torch.Tensor  # [rank, in]
+    b: torch.Tensor  # [out, rank]
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptableModules:
+    """The linear layers that an adapter may change, by the names of their weights."""
+
+    shapes: Mapping[str, tuple[int, ...]]  # [out, in] of the whole model, before ranks cut it
+    nesting: Nesting
+    max_rank: int
+
+
+def read_adapter(adapter: Adapter, modules: AdaptableModules) -> dict[str, LoraPair]:
+    """The matrices by the name of the weight that they change, such as `...q_proj.weight`."""
+    folder = Path(adapter.path)
+    if find_adapter(folder).version != adapter.version:
+        raise RequestError(f"{folder} was replaced while a request used it; send it again")
+    config = read_peft_config(folder)
+    try:
+        file = MappedFile(folder / ADAPTER_WEIGHTS)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RequestError(
+            f"{folder / ADAPTER_WEIGHTS} is damaged ({error}); save the adapter again with PEFT"
+        ) from error
+    stored = _stored_names(file.names, modules)
+    _check_modules(stored.keys(), config, modules)
+    return {
+        f"{module}.weight": _read_pair(file, name, module, config, modules)
+        for module, name in stored.items()
+    }
+
+
+def _stored_names(names: Iterable[str], modules: AdaptableModules) -> dict[str, str]:
+    """The stored name of each module, by ours."""
+    all_names = set(names)
+    stray = sorted(name for name in all_names if not name.endswith((_A, _B)))
+    if stray:
+        raise RequestError(
+            f"the adapter has tensors that are not LoRA matrices: {_listed(stray)}; train it "
+            "without modules_to_save, bias and DoRA"
+        )
+    stored = {name.removesuffix(_A).removesuffix(_B) for name in all_names}
+    lonely = sorted(name for name in stored if not {name + _A, name + _B} <= all_names)
+    if lonely:
+        raise RequestError(
+            f"the adapter has only one matrix of {_listed(lonely)}; save it again with PEFT"
+        )
+    plain = {name: name.removeprefix(_PREFIX) for name in stored}
+    nesting = modules.nesting.as_found(plain.values())
+    return {nesting.our_name(ours): name for name, ours in sorted(plain.items())}
+
+
+def _check_modules(found: Collection[str], config: PeftConfig, modules: AdaptableModules) -> None:
+    """Refuse modules that cannot be adapted, and a file without some that its config names."""
+    known = {name.removesuffix(".weight") for name in modules.shapes}
+    unknown = sorted(set(found) - known)
+    if unknown:
+        usual = sorted({name.rpartition(".")[2] for name in known})
+        raise RequestError(
+            f"adapters cannot change {_listed(unknown)} of this model; train with target_modules "
+            f"among {', '.join(usual)}"
+        )
+    others = sorted(module for module in found if not config.is_target(module))
+    if others:
+        raise RequestError(
+            f"the adapter has matrices of {_listed(others)}, which its target_modules do not name; "
+            "save it again with PEFT"
+        )
+    lacking = sorted(known - set(found)) if config.has_all_layers else []
+    lacking = [module for module in lacking if config.is_target(module)]
+    if lacking or not found:
+        raise RequestError(
+            f"the adapter has no matrices of {_listed(lacking) or 'any module'}; save it again "
+            "with PEFT"
+        )
+
+
+def _read_pair(
+    file: MappedFile, stored: str, module: str, config: PeftConfig, modules: AdaptableModules
+) -> LoraPair:
+    outputs, inputs = modules.shapes[f"{module}.weight"]
+    rank = config.rank_of(module)
+    if rank > modules.max_rank:
+        raise RequestError(
+            f"{module} of the adapter has rank {rank}, and this engine has room for "
+            f"{modules.max_rank}; start it with --max-lora-rank {rank}"
+        )
+    a = _read_matrix(file, stored + _A, (rank, inputs))
+    b = _read_matrix(file, stored + _B, (outputs, rank))
+    return LoraPair(a=a, b=b, scale=config.scale_of(module))
+
+
+def _read_matrix(file: MappedFile, name: str, shape: tuple[int, int]) -> torch.Tensor:
+    if file.shape(name) != shape:
+        raise RequestError(
+            f"{name} of the adapter is {list(file.shape(name))} instead of {list(shape)}; use an "
+            "adapter that was trained for this model"
+        )
+    if file.dtype_name(name) not in _FLOATS:
+        raise RequestError(
+            f"{name} of the adapter is stored as {file.dtype_name(name)}; use {', '.join(_FLOATS)}"
+        )
+    matrix = file.view(name).float()
+    if not torch.isfinite(matrix).all():
+        raise RequestError(
+            f"{name} of the adapter has values that are not finite; train or save it again"
+        )
+    return matrix
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = ", ".join(list(names)[:_NUM_NAMED])
+    rest = len(names) - _NUM_NAMED
+    return f"{shown} and {rest} more" if rest > 0 else shown

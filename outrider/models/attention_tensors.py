@@ -1,0 +1,99 @@
+"""The stored projections and norms of attention with keys and values, as one layer loads them."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from outrider.models.adapters.adapter_bank import ReadRows, StackRows
+from outrider.models.decoder_tensors import QKV
+from outrider.models.layers.attention_layer import (
+    NoGate,
+    SelfAttention,
+    SigmoidGate,
+    SplitProjection,
+)
+from outrider.models.layers.normed_linear import project_behind
+from outrider.models.model_config import AttentionConfig, ModelConfig
+from outrider.models.qkv_tensors import spread_heads, stack_qkv
+from outrider.ops.linear.linear import BiasedLinear, Linear
+from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
+from outrider.ops.norm_rope.rms_norm import Norm, make_norm
+
+
+class AttentionReader(Protocol):
+    """Reads tensors and makes projections of them."""
+
+    def read(self, *names: str) -> torch.Tensor:
+        """The tensors, stacked, on the device in the dtype of activations."""
+        ...
+
+    def norm_weight(self, name: str) -> torch.Tensor:
+        """The factors of a norm."""
+        ...
+
+    def linear(self, *names: str) -> Linear:
+        """One projection for several weights with the same input, stacked."""
+        ...
+
+    def adaptable(self, names: Sequence[str], stack_rows: StackRows) -> Linear:
+        """A projection of the weights of these names, whose adapters are stacked like them."""
+        ...
+
+
+class AttentionLoader:
+    """Makes the attention of one layer. Its tensor names begin with `prefix`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,  # the share of this rank
+        attention: AttentionConfig,
+        prefix: str,
+        reader: AttentionReader,
+        *,
+        layer: int,
+    ) -> None:
+        self._config = config
+        self._attention = attention
+        self._prefix = prefix
+        self._reader = reader
+        self._rope = config.pattern.rope_at(layer)
+        self._rule = config.rule_at(layer)
+
+    def load(self, norm: Norm, *, num_ranks: int) -> tuple[Norm, SelfAttention]:
+        """The norm that remains before the attention, and the attention."""
+        has_gates = self._config.family.has_output_gate
+        apart = SplitProjection(
+            self._attention, qkv=self._qkv(), head_norm=self._head_norm(), has_gates=has_gates
+        )
+        norm, project = project_behind(norm, apart, num_ranks=num_ranks)
+        return norm, SelfAttention(
+            project=project,
+            gate=SigmoidGate() if has_gates else NoGate(),
+            output=self._reader.linear(self._prefix + "o_proj.weight"),
+            rule=self._rule,
+        )
+
+    def _qkv(self) -> Linear:
+        names = [f"{self._prefix}{name}.weight" for name in QKV]
+        linear = self._reader.adaptable(names, self._stacked)
+        if not self._config.family.has_qkv_bias:
+            return linear
+        return BiasedLinear(linear, self._stacked(self._reader.read, "bias"))
+
+    def _stacked(self, read: ReadRows, part: str = "weight") -> torch.Tensor:
+        def read_part(name: str) -> torch.Tensor:
+            return read(f"{self._prefix}{name}.{part}")
+
+        return stack_qkv(read_part, self._config, self._attention, self._rope)
+
+    def _head_norm(self) -> HeadNorm:
+        if not self._config.family.has_head_norm:
+            return NoHeadNorm()
+        counts = (("q_norm", self._attention.heads), ("k_norm", self._attention.kv_heads))
+        parts = []
+        for name, heads in counts:
+            weight = self._reader.norm_weight(f"{self._prefix}{name}.weight")
+            parts.append(spread_heads(weight, self._attention, self._rope).expand(heads, -1))
+        # [heads + kv_heads, head_dim]
+        return NormEachHead(make_norm(torch.cat(parts), self._config.block.norm_eps))

@@ -1,0 +1,1 @@
+"""Heads that draft a block in one forward pass: DFlash, DSpark."""

@@ -1,0 +1,202 @@
+"""Reads the config.json of a block-parallel head: DFlash and DSpark, in four dialects.
+
+Fields lie at the top level in some dialects, in `dflash_config` or `dspark_config` in others.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from outrider.errors import ConfigError
+from outrider.models.block_model import DraftBlock
+from outrider.models.config_fields import read_list, read_object, read_size, read_size_or
+from outrider.models.dflash.dflash_tensors import CONFIDENCE, MASK_VECTOR
+from outrider.models.draft_model import AuxLayers
+from outrider.models.eagle.head_config import (
+    Algorithm,
+    AuxStatesConfig,
+    BlockHeadConfig,
+    ConfidenceConfig,
+    Dialect,
+    HeadConfig,
+    MarkovConfig,
+    Origin,
+    OutputConfig,
+)
+from outrider.models.eagle.head_fields import (
+    layer_config,
+    made_for,
+    plain_layers,
+    read_architectures,
+)
+from outrider.models.model_config import ModelConfig
+from outrider.ops.attention.attention_rule import WHOLE_TEXT
+
+_ARCHITECTURES: dict[str, tuple[Dialect, Algorithm]] = {
+    "DFlashDraftModel": ("z-lab", "dflash"),
+    "Qwen3DSparkModel": ("DeepSpec", "dspark"),
+    "DSparkDraftModel": ("SpecForge", "dspark"),
+    "DFlashSpeculator": ("speculators", "dflash"),
+    "DSparkSpeculator": ("speculators", "dspark"),
+}
+_NOT_YET = ("DFlash2DraftModel", "DominoDraftModel")
+_SPECULATORS: tuple[Algorithm, ...] = ("dflash", "dspark")
+_MOST_SLOTS = 64  # the slots that a slot reads are one 64-bit mask
+# Fields that change what a head computes, and the values that mean nothing special.
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "use_swa": (None, False),
+    "projector_type": (None, "dflash", "dspark"),
+    "input_embedding_scale": (None, 1, 1.0),
+    "output_multiplier": (None, 1, 1.0),
+    "final_logit_softcapping": (None,),
+    "draft_shift": (None, 0, False),
+}
+
+
+def is_dflash_config(fields: dict[str, Any]) -> bool:
+    """Whether a config.json is that of a head which drafts blocks."""
+    names = (*_ARCHITECTURES, *_NOT_YET)
+    is_named = any(name in names for name in read_architectures(fields))
+    return is_named or fields.get("speculators_model_type") in _SPECULATORS
+
+
+def count_drafts(fields: dict[str, Any]) -> int:
+    """How deep such a head drafts."""
+    return _block(_flat(fields), *_recognise(fields), notes=[]).num_drafts
+
+
+def parse_dflash(
+    fields: dict[str, Any],
+    names: Collection[str],  # canonical names of its tensors
+    target: ModelConfig,
+) -> HeadConfig:
+    """The head that a config.json describes."""
+    dialect, algorithm = _recognise(fields)
+    flat, notes = _flat(fields), list[str]()
+    for key, allowed in _NEUTRAL.items():
+        if flat.get(key) not in allowed:
+            raise ConfigError(
+                f"config.json sets {key} to {flat[key]}, which is not supported; use another head"
+            )
+    layers = read_object(fields, "transformer_layer_config") or fields
+    plain = plain_layers(layers, target)
+    if min(plain.pattern.windows) < WHOLE_TEXT:
+        raise ConfigError(
+            "config.json gives layers a sliding_window, which is not supported for blocks; use "
+            "another head"
+        )
+    block = _block(flat, dialect, algorithm, notes)
+    return HeadConfig(
+        aux=_aux_states(flat, dialect, plain.block.hidden, target),
+        layer=layer_config(layers, plain, names, is_residual_normed=False),
+        output=OutputConfig(
+            vocab=plain.vocab_size,
+            draft_vocab=read_size_or(flat, "draft_vocab_size", plain.vocab_size),
+            is_state_normed=True,
+        ),
+        max_context=plain.max_context,
+        origin=Origin(
+            algorithm=algorithm, dialect=dialect, made_for=made_for(fields), notes=tuple(notes)
+        ),
+        blocks=BlockHeadConfig(
+            num_layers=plain.num_layers,
+            block=block,
+            mask_token=_mask_token(flat, names, target),
+            markov=_markov(flat),
+            confidence=_confidence(flat, names),
+        ),
+    )
+
+
+def _recognise(fields: dict[str, Any]) -> tuple[Dialect, Algorithm]:
+    kind = fields.get("speculators_model_type")
+    for algorithm in _SPECULATORS:
+        if kind == algorithm:
+            return "speculators", algorithm
+    architectures = read_architectures(fields)
+    if len(architectures) != 1 or architectures[0] not in _ARCHITECTURES:
+        known = ", ".join(_ARCHITECTURES)
+        raise ConfigError(f"heads of {architectures} are not supported; use one of {known}")
+    return _ARCHITECTURES[architectures[0]]
+
+
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    """All fields at one level; those of the top level count first."""
+    inner = read_object(fields, "dflash_config") | read_object(fields, "dspark_config")
+    return inner | {key: value for key, value in fields.items() if value is not None}
+
+
+def _block(
+    flat: dict[str, Any], dialect: Dialect, algorithm: Algorithm, notes: list[str]
+) -> DraftBlock:
+    size = read_size(flat, "block_size", most=_MOST_SLOTS)
+    # speculators reads an absent field as false, its trainer's default is true.
+    is_next = flat.get("sample_from_anchor", algorithm == "dspark" and dialect != "speculators")
+    if algorithm == "dspark" and dialect == "speculators" and "sample_from_anchor" not in flat:
+        notes.append(
+            "sample_from_anchor is absent: slots predict their own tokens, as vLLM reads it; if "
+            "position 0 is never accepted, set it to true"
+        )
+    if size < 2:
+        raise ConfigError(f"config.json sets block_size to {size}; a block has at least 2 slots")
+    keys = ("is_causal", "causal", "causal_head")
+    is_causal = next((bool(flat[key]) for key in keys if key in flat), False)
+    return DraftBlock(size=size, first=0 if is_next else 1, is_causal=is_causal)
+
+
+def _aux_states(
+    flat: dict[str, Any], dialect: Dialect, hidden: int, target: ModelConfig
+) -> AuxStatesConfig:
+    """The layers that the context reads. speculators counts layers before the state, the others
+    name the layer that outputs it.
+    """
+    is_after = dialect == "speculators"
+    key = "aux_hidden_state_layer_ids" if is_after else "target_layer_ids"
+    ids = read_list(flat, key)
+    if not ids or not all(isinstance(each, int) for each in ids):
+        raise ConfigError(f"config.json needs integers in {key}, got {ids}; fix the field")
+    layers = tuple(each if is_after else each + 1 for each in ids)
+    if target.num_layers in layers:
+        raise ConfigError(
+            f"{key} names the last layer, which engines read before or after the final norm; "
+            "use a head that reads earlier layers"
+        )
+    return AuxStatesConfig(
+        aux_layers=AuxLayers(layers=layers),
+        target_hidden=read_size_or(flat, "target_hidden_size", hidden),
+        norm="none",
+        is_projected=True,
+        has_bias=False,
+    )
+
+
+def _mask_token(flat: dict[str, Any], names: Collection[str], target: ModelConfig) -> int | None:
+    if MASK_VECTOR in names:
+        return None
+    token = flat.get("mask_token_id")
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < target.vocab_size:
+        raise ConfigError(
+            f"config.json sets mask_token_id to {token}; name a token below the target's "
+            f"{target.vocab_size}, or put mask_embedding.pt beside it"
+        )
+    return token
+
+
+def _markov(flat: dict[str, Any]) -> MarkovConfig | None:
+    rank, kind = flat.get("markov_rank") or 0, flat.get("markov_head_type") or "vanilla"
+    if kind not in ("vanilla", "gated"):
+        raise ConfigError(
+            f"config.json sets markov_head_type to {kind}, which is not supported; use a head "
+            "with vanilla or gated"
+        )
+    if not rank:
+        return None
+    return MarkovConfig(rank=read_size(flat, "markov_rank"), is_gated=kind == "gated")
+
+
+def _confidence(flat: dict[str, Any], names: Collection[str]) -> ConfidenceConfig | None:
+    if f"{CONFIDENCE}.weight" not in names:
+        return None
+    reads_token = bool(flat.get("confidence_head_with_markov", False))
+    if reads_token and not flat.get("markov_rank"):
+        raise ConfigError("confidence_head_with_markov needs a markov_rank; fix config.json")
+    return ConfidenceConfig(reads_token=reads_token, has_bias=f"{CONFIDENCE}.bias" in names)

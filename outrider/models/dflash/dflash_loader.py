@@ -1,0 +1,82 @@
+"""Builds a block-parallel head from checked tensors."""
+
+from collections.abc import Mapping
+
+import torch
+
+from outrider.models.dflash.dflash_head import DFlashHead, DFlashLayer, DFlashParts
+from outrider.models.dflash.dflash_tensors import (
+    CONFIDENCE,
+    MARKOV_FROM,
+    MARKOV_GATE,
+    MARKOV_TO,
+    MASK_VECTOR,
+)
+from outrider.models.dflash.markov_head import ConfidenceHead, MarkovHead
+from outrider.models.draft_model import ModelFacts
+from outrider.models.eagle.head_builder import HeadBuilder
+from outrider.models.eagle.head_config import BlockHeadConfig, HeadConfig
+from outrider.models.eagle.head_tensors import layer_prefix
+
+
+def build_dflash(
+    config: HeadConfig,
+    blocks: BlockHeadConfig,
+    builder: HeadBuilder,
+    tensors: Mapping[str, torch.Tensor],
+) -> DFlashHead:
+    """The head with its layers, and its Markov and confidence heads where it has them."""
+    facts = ModelFacts(
+        aux_layers=config.aux.aux_layers,
+        width=config.width,
+        lead=0,
+        num_layers=blocks.num_layers,
+        attention=config.layer.attention,
+        begins_with_forward=True,
+    )
+    return DFlashHead(facts, blocks.block, _parts(blocks, builder, tensors))
+
+
+def _parts(
+    blocks: BlockHeadConfig, builder: HeadBuilder, tensors: Mapping[str, torch.Tensor]
+) -> DFlashParts:
+    embedding, fc = builder.embedding(), builder.project()
+    context_norm, mask = builder.norm("hidden_norm.weight"), blocks.mask_token
+    return DFlashParts(
+        embedding=embedding,
+        mask=builder.read(MASK_VECTOR) if mask is None else embedding[mask],
+        project=lambda states: context_norm(fc(states)),
+        layers=[_layer(builder, index) for index in range(blocks.num_layers)],
+        norm=builder.norm("norm.weight"),
+        score=builder.score(),
+        target_ids=builder.target_ids(),
+        markov=_markov(blocks, builder),
+        confidence=_confidence(blocks, tensors, embedding.device),
+    )
+
+
+def _layer(builder: HeadBuilder, index: int) -> DFlashLayer:
+    norm = builder.norm(layer_prefix(index) + "input_layernorm.weight")
+    return DFlashLayer(norm=norm, layer=builder.layer(index))
+
+
+def _markov(blocks: BlockHeadConfig, builder: HeadBuilder) -> MarkovHead | None:
+    if blocks.markov is None:
+        return None
+    gate = builder.linear(MARKOV_GATE, has_bias=True) if blocks.markov.is_gated else None
+    score = builder.linear(MARKOV_TO.removesuffix(".weight"), has_bias=False)
+    return MarkovHead(vectors=builder.read(MARKOV_FROM), score=score, gate=gate)
+
+
+def _confidence(
+    blocks: BlockHeadConfig, tensors: Mapping[str, torch.Tensor], device: torch.device
+) -> ConfidenceHead | None:
+    if blocks.confidence is None:
+        return None
+    weight = tensors[f"{CONFIDENCE}.weight"].flatten()
+    bias = tensors.get(f"{CONFIDENCE}.bias", torch.zeros(1))
+    return ConfidenceHead(
+        weight=weight.to(device, torch.float32),
+        bias=bias.to(device, torch.float32),
+        reads_token=blocks.confidence.reads_token,
+    )

@@ -1,0 +1,59 @@
+"""Fields of a head's config.json that all kinds of heads read alike."""
+
+from collections.abc import Collection
+from typing import Any
+
+from outrider.errors import ConfigError
+from outrider.models.config_fields import read_object
+from outrider.models.eagle.head_config import HeadLayerConfig
+from outrider.models.model_config import ModelConfig, parse_config
+
+_QKV = ("q_proj", "k_proj", "v_proj")
+
+
+def read_architectures(fields: dict[str, Any]) -> list[str]:
+    """All architectures that a config.json names."""
+    names = fields.get("architectures")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def made_for(fields: dict[str, Any]) -> str:
+    """The target that a head names, or ""."""
+    verifier = read_object(read_object(fields, "speculators_config"), "verifier")
+    return str(verifier.get("name_or_path") or "")
+
+
+def plain_layers(fields: dict[str, Any], target: ModelConfig) -> ModelConfig:
+    """The decoder layers, read as those of a Llama. Other fields of heads are read elsewhere."""
+    default = {"max_position_embeddings": target.max_context, "vocab_size": target.vocab_size}
+    as_llama = {"architectures": ["LlamaForCausalLM"], "attention_bias": False}
+    plain = parse_config(default | fields | as_llama)
+    if fields.get("logit_scale") not in (None, 1, 1.0):
+        raise ConfigError("config.json sets logit_scale, which is not supported; use another head")
+    return plain
+
+
+def layer_config(
+    fields: dict[str, Any],
+    plain: ModelConfig,
+    names: Collection[str],  # canonical names of the tensors
+    *,
+    is_residual_normed: bool,
+) -> HeadLayerConfig:
+    """What every decoder layer of a head is like."""
+    return HeadLayerConfig(
+        block=plain.block,
+        attention=plain.plain_attention,
+        rope=plain.rope,
+        window=plain.pattern.window_at(0),
+        biased=_biased(fields),
+        has_head_norm=any(name.endswith(("q_norm.weight", "k_norm.weight")) for name in names),
+        is_residual_normed=is_residual_normed,
+    )
+
+
+def _biased(fields: dict[str, Any]) -> tuple[str, ...]:
+    if fields.get("attention_bias"):
+        return (*_QKV, "o_proj")
+    is_qwen2 = "Qwen2ForCausalLMEagle" in read_architectures(fields)
+    return _QKV if fields.get("qkv_bias", is_qwen2) else ()

@@ -1,0 +1,91 @@
+"""In what the attention of single layers differs: sliding windows and rotary embeddings."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.errors import ConfigError
+from outrider.models.config_fields import read_list, read_size, read_size_or
+from outrider.models.registry import Family
+from outrider.models.rope_config import RopeConfig, parse_rope
+from outrider.ops.attention.attention_rule import WHOLE_TEXT
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_LAYER_TYPES = (_FULL, _SLIDING, "linear_attention")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPattern:
+    """One entry per layer."""
+
+    windows: tuple[int, ...]  # WHOLE_TEXT without sliding window
+    ropes: tuple[RopeConfig, ...]
+
+    @property
+    def different_ropes(self) -> tuple[RopeConfig, ...]:
+        """In the order of the first layers that have them."""
+        return tuple(dict.fromkeys(self.ropes))
+
+    def rope_at(self, layer: int) -> RopeConfig:
+        """The rope of a layer. Draft modules, behind the last one, have the first one's."""
+        return self.ropes[layer if layer < len(self.ropes) else 0]
+
+    def rope_index(self, layer: int) -> int:
+        """The index of a layer's rope among the different ones."""
+        return self.different_ropes.index(self.rope_at(layer))
+
+    def window_at(self, layer: int) -> int:
+        """The sliding window of a layer. Draft modules, behind the last one, have none."""
+        return self.windows[layer] if layer < len(self.windows) else WHOLE_TEXT
+
+
+def parse_pattern(
+    fields: dict[str, Any], family: Family, *, num_layers: int, max_context: int
+) -> LayerPattern:
+    """What config.json says about its layers; absent fields mean the same as in transformers."""
+    types = _layer_types(fields, family, num_layers)
+    window = _window(fields, family) if _SLIDING in types else WHOLE_TEXT
+    if _SLIDING in types and (family.has_latents or family.recurrent_projections != "none"):
+        raise ConfigError(
+            f"config.json gives layers of {family.name} a sliding_window, which is not supported; "
+            "use another model"
+        )
+    rope = parse_rope(fields, max_context, family)
+    return LayerPattern(
+        windows=tuple(window if kind == _SLIDING else WHOLE_TEXT for kind in types),
+        ropes=(rope,) * num_layers,
+    )
+
+
+def _layer_types(fields: dict[str, Any], family: Family, num_layers: int) -> list[str]:
+    """The kind of every layer. The list in config.json wins over the pattern of the family."""
+    types = read_list(fields, "layer_types")
+    if not types:
+        return _usual_types(fields, family, num_layers)
+    if len(types) != num_layers or not set(types) <= set(_LAYER_TYPES):
+        raise ConfigError(
+            f"config.json needs one of {', '.join(_LAYER_TYPES)} for each of the {num_layers} "
+            f"layers in layer_types, got {types}; fix the field, or use another model"
+        )
+    return [str(kind) for kind in types]
+
+
+def _usual_types(fields: dict[str, Any], family: Family, num_layers: int) -> list[str]:
+    style = family.windows
+    has_window = fields.get("sliding_window", style.usual) is not None
+    if not has_window or not fields.get("use_sliding_window", not style.has_switch):
+        return [_FULL] * num_layers
+    first = read_size_or(fields, "max_window_layers", _MAX_WINDOW_LAYERS) if style.has_switch else 0
+    period = read_size_or(fields, "sliding_window_pattern", style.period) if style.period else 0
+    return [
+        _FULL if layer < first or (period and (layer + 1) % period == 0) else _SLIDING
+        for layer in range(num_layers)
+    ]
+
+
+_MAX_WINDOW_LAYERS = 28  # where Qwen configs do not have the field
+
+
+def _window(fields: dict[str, Any], family: Family) -> int:
+    if "sliding_window" not in fields and family.windows.usual is not None:
+        return family.windows.usual
+    return read_size(fields, "sliding_window")

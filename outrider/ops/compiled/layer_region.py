@@ -1,0 +1,82 @@
+"""All layers of a step as one parallel region: a compiled function for every thread of a team.
+
+It calls the functions that the parts of a layer run alone, with a barrier between. So its bits are
+theirs. The array of integers that it gets has a head, then `MOST_GROUPS` groups of query tokens
+(`attend_keys`), the pool of every layer, and the layers after which the stream is copied:
+
+    0 length of the array, 1 layers, 2 weights [layers, 4, NUM_WEIGHT]: qkv, output, gate_up, down
+    3 rows, 4 input of the first layer, 5 stream, 6 hidden
+    7 query heads, 8 vectors of a slot, 9 channels of a head, 10 cosines, 11 sines, 12 slots,
+    13 scale as float32, 14 groups
+    15 channels of qkv, 16 output of attention, 17 gated channels, 18 scratch
+    19 aux hidden states, 20 their channels, 21 how many layers they are of
+"""
+
+import numpy as np
+from numba import carray
+
+from outrider.ops.compiled.address import pointer_to
+from outrider.ops.compiled.attend_keys import MOST_GROUPS, NUM_GROUP, attend
+from outrider.ops.compiled.block_product import (
+    NUM_WEIGHT,
+    multiply,
+    multiply_gated,
+    rotate_and_store,
+)
+from outrider.ops.compiled.kernel_cache import callback, compiled
+from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
+
+NUM_HEAD = 22
+# Layers with other rules for scores do not run here.
+_NO_CAP, _WHOLE_TEXT = np.float32(0.0), 1 << 30
+_POOLS = NUM_HEAD + MOST_GROUPS * NUM_GROUP
+
+
+@compiled()
+def _attention(given: np.ndarray, qkv: np.ndarray, x_at: int, pool: int) -> None:
+    """Norm, projection, rotation and the KV write; then attention."""
+    rows, slots, channels, scratch = given[3], given[12], given[15], given[18]
+    sizes, angles = (given[7], given[8], given[9]), (given[10], given[11])
+    multiply(qkv, rows, x_at, scratch, channels, False)
+    wait_for_team()
+    rotate_and_store(rows, channels, sizes, angles, pool, slots)
+    wait_for_team()
+    rule = (carray(pointer_to(given[13]), (1,), np.float32)[0], _NO_CAP, _WHOLE_TEXT)
+    for number in range(given[14]):
+        group = given[NUM_HEAD + number * NUM_GROUP : NUM_HEAD + (number + 1) * NUM_GROUP]
+        attend(group, (channels, qkv[5]), sizes, (pool, 0), rule, given[16], scratch)
+    wait_for_team()
+
+
+@compiled()
+def _copy_stream(given: np.ndarray, depth: int) -> None:
+    """Copy the stream after `depth` layers if a drafter reads it: later layers overwrite it."""
+    rows, hidden, channels, num = given[3], given[6], given[20], given[21]
+    layers = given[_POOLS + given[1] : _POOLS + given[1] + num]
+    for place in range(num):
+        if layers[place] == depth:
+            stream = carray(pointer_to(given[5]), (rows, hidden), np.float32)
+            aux = carray(pointer_to(given[19]), (rows, channels), np.float32)
+            for row in range(thread_index(), rows, num_threads()):
+                aux[row, place * hidden : (place + 1) * hidden] = stream[row]
+
+
+@callback("void(voidptr)")
+def run_layers(pointer: int) -> None:
+    length = carray(pointer, (1,), np.int64)[0]
+    given = carray(pointer, (length,), np.int64)
+    layers, rows, stream = given[1], given[3], given[5]
+    attended, gated, scratch = given[16], given[17], given[18]
+    weights = carray(pointer_to(given[2]), (layers, 4, NUM_WEIGHT), np.int64)
+    _copy_stream(given, 0)
+    for number in range(layers):
+        own = weights[number]
+        x_at = stream if number else given[4]
+        _attention(given, own[0], x_at, given[_POOLS + number])
+        multiply(own[1], rows, attended, scratch, stream, True)
+        wait_for_team()
+        multiply_gated(own[2], rows, stream, scratch, gated)
+        wait_for_team()
+        multiply(own[3], rows, gated, scratch, stream, True)
+        wait_for_team()
+        _copy_stream(given, number + 1)

@@ -1,0 +1,104 @@
+"""Tokens, positions and slots of a step's query tokens, as a compiled loop of one thread.
+
+The array of integers that it gets has sizes, then addresses of int64 tensors:
+
+    0 rows, 1 nodes, 2 first node, 3 decode query tokens, 4 chunks, 5 chunk tokens, 6 page size
+    7 stride of node tokens, 8 stride of depths
+    9 rows, 10 pages and 11 stride of the page table
+    12 node tokens, 13 depths, 14 decode rows, 15 lengths
+    16 chunk rows, 17 starts, 18 counts, 19 owners, 20 tokens, 21 page table
+    22 tokens, 23 positions, 24 slots, 25 query tokens of nodes
+    26 index, 27 rows, 28 positions of sampled tokens
+    29 written: how many places were outside of the page table
+"""
+
+import numpy as np
+from numba import carray
+
+from outrider.ops.compiled.address import pointer_to
+from outrider.ops.compiled.kernel_cache import callback, compiled
+
+NUM_GIVEN = 30
+NUM_OUTSIDE = 29
+_MANY = 1 << 40
+
+
+@compiled()
+def _numbers(address: int) -> np.ndarray:
+    numbers: np.ndarray = carray(pointer_to(address), (_MANY,), np.int64)
+    return numbers
+
+
+@compiled()
+def _slot(given: np.ndarray, row: int, position: int) -> int:
+    """The slot of a position of a row; 0, on the page of padding, if the table has none."""
+    page = position // given[6]
+    if row < 0 or row >= given[9] or page < 0 or page >= given[10]:
+        given[NUM_OUTSIDE] += 1
+        return 0
+    slot: int = _numbers(given[21])[row * given[11] + page] * given[6] + position % given[6]
+    return slot
+
+
+@compiled()
+def _place(given: np.ndarray, query: int, token: int, row: int, position: int, stored: int) -> None:
+    _numbers(given[22])[query] = max(token, 0)  # an absent node runs as token 0
+    _numbers(given[23])[query] = position
+    _numbers(given[24])[query] = _slot(given, row, stored)
+
+
+@compiled()
+def _sample(given: np.ndarray, sample: int, query: int, row: int) -> None:
+    _numbers(given[26])[sample] = query
+    _numbers(given[27])[sample] = row
+    _numbers(given[28])[sample] = _numbers(given[23])[query] + 1
+
+
+@compiled()
+def _place_nodes(given: np.ndarray) -> None:
+    """A node is seen at its depth (siblings share a position) but stored at its own index."""
+    rows, nodes, of_nodes = given[0], given[1], _numbers(given[25])
+    is_ragged = given[3] < rows * nodes
+    for place in range(rows):
+        row, length = _numbers(given[14])[place], _numbers(given[15])[place]
+        for node in range(nodes):
+            token = _numbers(given[12])[place * given[7] + node]
+            position = length + _numbers(given[13])[place * given[8] + node]
+            stored, own, query = length + given[2] + node, row, place * nodes + node
+            if is_ragged:
+                query = of_nodes[query]
+                if token < 0:  # padding is row 0 at position 0
+                    own, position, stored = 0, 0, 0
+            else:
+                of_nodes[query] = query
+            if query >= 0:
+                _place(given, query, token, own, position, stored)
+                _sample(given, query, query, own)
+
+
+@compiled()
+def _place_chunks(given: np.ndarray) -> None:
+    """The tokens of all chunks, one chunk after another; the last of each is sampled."""
+    first_query, chunks, num_tokens = given[3], given[4], given[5]
+    rows, starts, counts = _numbers(given[16]), _numbers(given[17]), _numbers(given[18])
+    owners, tokens = _numbers(given[19]), _numbers(given[20])
+    first = owner = 0  # the first token of the owner
+    for flat in range(num_tokens):
+        if owners[flat] < owner:
+            first = owner = 0
+        while owner < owners[flat]:
+            first, owner = first + counts[owner], owner + 1
+        row = rows[owner]
+        position = starts[owner] + flat - first if row > 0 else 0
+        _place(given, first_query + flat, tokens[flat], row, position, position)
+    total = 0
+    for chunk in range(chunks):
+        total += counts[chunk]
+        _sample(given, first_query + chunk, first_query + max(total - 1, 0), rows[chunk])
+
+
+@callback("void(voidptr)")
+def place_query_tokens(pointer: int) -> None:
+    given = carray(pointer, (NUM_GIVEN,), np.int64)
+    _place_nodes(given)
+    _place_chunks(given)

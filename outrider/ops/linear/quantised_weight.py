@@ -1,0 +1,195 @@
+"""A weight as a quantised checkpoint stores it: small codes, and the scales that widen them.
+
+Every published form is brought to this one at load, without loss. Codes keep their stored size.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+import torch
+import torch.nn.functional as F
+
+CodeKind = Literal["e4m3", "int8", "int4", "e2m1"]
+
+# e2m1: one sign bit, two of exponent, one of mantissa.
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+_E8M0_BIAS, _E8M0_NAN = 127, 255
+_E4M3_NAN = 0x7F  # without its sign
+# Inputs of a block of 4-bit codes in the layout of the kernels: a tile is as deep, so the low bits
+# of its bytes are the first half of its inputs, and the high bits are the second.
+NIBBLE_BLOCK = 128
+INT4_MIDDLE = 8  # the zero point of int4 codes that have none of their own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupScales:
+    """One scale per output and group of neighbouring inputs.
+
+    Outputs are the last axis, because a kernel reads the scales of neighbouring outputs together.
+    Scales have their stored type: a float, e4m3, or uint8 for powers of two (e8m0).
+    """
+
+    scales: torch.Tensor  # [groups, out]
+    zeros: torch.Tensor  # [groups, out] int8 or int16 zero points; [0, out] if codes have none
+    factors: torch.Tensor  # [out] float32, also multiplied by; [0] if there are none
+    group: int  # inputs that share a scale; the last group may have fewer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantisedWeight:
+    """weight[n, k] = (code[n, k] - zero[g, n]) * (scale[g, n] * factor[n]) with g = k // group.
+
+    Two codes of 4 bits share a byte. Byte i of a block of inputs holds input i in its low bits and
+    input i + block / 2 in its high bits. Files have blocks of 2: neighbours share a byte.
+    """
+
+    kind: CodeKind
+    codes: torch.Tensor  # [out, in] float8_e4m3fn or int8; [out, bytes] uint8 for 4 bits
+    scales: GroupScales
+    inputs: int
+    block: int  # inputs; 1 for codes of 8 bits
+    order: torch.Tensor  # [in] int64, the input that each code belongs to; [0] if it is its own
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.inputs
+
+    @property
+    def has_nibbles(self) -> bool:
+        return self.kind in ("int4", "e2m1")
+
+    @property
+    def nbytes(self) -> int:
+        """What a product reads of it."""
+        scales = self.scales
+        return sum(each.nbytes for each in (self.codes, scales.scales, scales.zeros))
+
+    def to(self, device: torch.device) -> Self:
+        """On a device, without gaps between rows, as kernels read it."""
+        moved = self._by_row(lambda tensor, _: tensor.to(device).contiguous())
+        return replace(moved, order=self.order.to(device))
+
+    def rows(self, places: torch.Tensor) -> Self:  # [n] int64
+        """Some outputs, in this order."""
+
+        def picked(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+            if tensor.element_size() > 1:
+                return tensor.index_select(dim, places)
+            # As bytes: not every version of torch selects among float8 on every device.
+            return tensor.view(torch.uint8).index_select(dim, places).view(tensor.dtype)
+
+        return self._by_row(picked)
+
+    def narrow(self, dim: int, first: int, num: int) -> Self | None:
+        """Some outputs, or some inputs; None where inputs cannot be cut between codes."""
+        if dim == 0:
+            return self._by_row(lambda tensor, axis: tensor.narrow(axis, first, num))
+        if (first, num) == (0, self.inputs):
+            return self
+        group, end = self.scales.group, first + num
+        ends_whole = end == self.inputs or end % group == 0
+        ends_whole = ends_whole and (end == self.inputs or end % self.block == 0)
+        if len(self.order) or first % group or first % self.block or not ends_whole:
+            return None
+        groups = slice(first // group, -(-end // group))
+        scales, zeros = (each[groups] for each in (self.scales.scales, self.scales.zeros))
+        blocks, wide = slice(first // self.block, -(-end // self.block)), -(-self.block // 2)
+        return replace(
+            self,
+            codes=self.codes[:, blocks.start * wide : blocks.stop * wide],
+            scales=replace(self.scales, scales=scales, zeros=zeros),
+            inputs=num,
+        )
+
+    def widen(self) -> torch.Tensor:  # [out, in] float32
+        """The numbers that the codes stand for, in the order of the inputs."""
+        widened = self.widen_in_order()
+        if not len(self.order):
+            return widened
+        return torch.empty_like(widened).index_copy_(1, self.order, widened)
+
+    def widen_in_order(self) -> torch.Tensor:  # [out, in] float32
+        """The same, in the order of the codes."""
+        scales, codes = self.scales, self._code_values()
+        if self.kind == "int4" and not len(scales.zeros):
+            codes = codes - INT4_MIDDLE
+        if len(scales.zeros):
+            codes = codes - self._spread(scales.zeros.float())
+        steps = widen_scales(scales.scales)
+        if len(scales.factors):
+            steps = steps * scales.factors
+        return codes * self._spread(steps)
+
+    def in_blocks(self, block: int) -> Self:
+        """The same weight with other blocks; its last block is padded with zeros."""
+        if not self.has_nibbles:
+            return self
+        codes = pack_nibbles(unpack_nibbles(self.codes, self.block)[:, : self.inputs], block)
+        return replace(self, codes=codes, block=block)
+
+    def for_kernels(self) -> Self:
+        """The same weight in the layout of our kernels."""
+        return self.in_blocks(NIBBLE_BLOCK)
+
+    def _code_values(self) -> torch.Tensor:  # [out, in] float32; those of int4 from 0 to 15
+        if not self.has_nibbles:
+            return self.codes.float()
+        nibbles = unpack_nibbles(self.codes, self.block)[:, : self.inputs]
+        if self.kind == "int4":
+            return nibbles.float()
+        return torch.tensor(_E2M1, device=self.codes.device)[nibbles.int()]
+
+    def is_finite(self) -> bool:
+        """Whether all codes and scales are numbers."""
+        steps = widen_scales(self.scales.scales)
+        if not bool(steps.isfinite().all()) or not bool(self.scales.factors.isfinite().all()):
+            return False
+        if self.kind != "e4m3":
+            return True
+        return not bool(((self.codes.view(torch.uint8) & _E4M3_NAN) == _E4M3_NAN).any())
+
+    def _spread(self, values: torch.Tensor) -> torch.Tensor:
+        """[groups, out] -> [out, in], or [out, 1] for one group."""
+        by_row = values.t()
+        if by_row.shape[1] == 1:
+            return by_row
+        return by_row.repeat_interleave(self.scales.group, 1)[:, : self.inputs]
+
+    def _by_row(self, pick: Callable[[torch.Tensor, int], torch.Tensor]) -> Self:
+        """What `pick` makes of every tensor and its axis of outputs."""
+        scales = self.scales
+        return replace(
+            self,
+            codes=pick(self.codes, 0),
+            scales=replace(
+                scales,
+                scales=pick(scales.scales, 1),
+                zeros=pick(scales.zeros, 1),
+                factors=pick(scales.factors, 0) if len(scales.factors) else scales.factors,
+            ),
+        )
+
+
+def widen_scales(stored: torch.Tensor) -> torch.Tensor:
+    """Scales as float32. uint8 are powers of two, of which the largest code is NaN."""
+    if stored.dtype != torch.uint8:
+        return stored.float()
+    codes = stored.int()
+    powers = torch.ldexp(torch.ones(codes.shape, device=codes.device), codes - _E8M0_BIAS)
+    return torch.where(codes == _E8M0_NAN, torch.nan, powers)
+
+
+def pack_nibbles(codes: torch.Tensor, block: int) -> torch.Tensor:  # [out, in] -> [out, bytes]
+    """Integers from 0 to 15, two in a byte, in blocks of so many inputs."""
+    padded = F.pad(codes, (0, -codes.shape[1] % block)).to(torch.uint8)
+    rows, columns = padded.shape
+    low, high = padded.reshape(rows, columns // block, 2, block // 2).unbind(2)
+    return (low | (high << 4)).flatten(1)
+
+
+def unpack_nibbles(stored: torch.Tensor, block: int) -> torch.Tensor:  # [out, bytes] -> [out, in]
+    """The integers of these bytes, padding included."""
+    (rows, columns), half = stored.shape, block // 2
+    halves = stored.reshape(rows, columns // half, 1, half)
+    return torch.cat([halves & 15, halves >> 4], dim=2).flatten(1)

@@ -1,0 +1,190 @@
+"""Drafts with a block-parallel model: one forward pass, then a tree from what its slots predict."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from outrider.kv.kv_pool import KVPool
+from outrider.models.block_model import BlockModel
+from outrider.models.draft_model import AuxLayers
+from outrider.ops.sampling.top_tokens import TopTokens
+from outrider.ops.tree.block_slots import block_slots
+from outrider.ops.tree.candidates import Frontier
+from outrider.ops.tree.chain import chain, single_node
+from outrider.ops.tree.draft_hidden_states import gather_accepted, root_frontier
+from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
+from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
+from outrider.sampling.draft_topk import likely_samples, likely_tokens
+from outrider.sampling.sampling_table import SamplingTable
+from outrider.spec.block_plans import BlockPlanner, BlockPlans
+from outrider.spec.choose_tree import TreeChooser
+from outrider.spec.draft_slots import DraftSlots
+from outrider.spec.grow_tree import grow, room_for
+from outrider.step.attention_backend import AttentionBackend
+from outrider.step.fill_plan import fill, place_queries
+from outrider.step.plan import StepPlan
+from outrider.step.row_table import RowTable
+from outrider.step.shape import StepShape
+from outrider.wire.runner_facts import DraftFacts
+from outrider.wire.scheduled_batch import FinishedText, RowAdmission
+
+_MOST_AT_ONCE = 256  # rows of logits
+
+
+class BlockDrafter:
+    """Owns the draft model's KV: the context of every decided token.
+
+    The KV of a block depends on masks. It lies after the context, and the catch-up overwrites it.
+    """
+
+    def __init__(
+        self,
+        model: BlockModel,
+        *,
+        kv: KVPool,
+        attention: AttentionBackend,
+        sampling: SamplingTable,
+        facts: DraftFacts,
+        largest: StepShape,
+    ) -> None:
+        self._model = model
+        self._kv = kv
+        self._attention = attention
+        self._sampling = sampling
+        self._facts = facts
+        device = sampling.seed.device
+        self._planner = BlockPlanner(attention, largest, slots=model.block.size, device=device)
+        self._chooser = TreeChooser(device)
+
+    @property
+    def facts(self) -> DraftFacts:
+        return self._facts
+
+    @property
+    def aux_layers(self) -> AuxLayers:
+        return self._model.facts.aux_layers
+
+    @property
+    def row_tensors(self) -> Sequence[torch.Tensor]:
+        return ()
+
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> BlockPlans:
+        return self._planner.bind(shape, decode, chunk)
+
+    def admit(self, admissions: Sequence[RowAdmission]) -> None:
+        pass
+
+    def remember(self, texts: Sequence[FinishedText]) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+    def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
+        """Run the block of every row, then grow its tree slot by slot."""
+        tree, decode, block = plan.shape.tree, plan.decode, self._model.block
+        root = table.last_tokens.index_select(0, decode.rows)
+        if tree.nodes == 1 or not tree.steps:
+            return single_node(root)
+        states = self._run_block(_plans_of(plan).block, root, table)
+        states = states[:, block.first : block.first + tree.steps]
+        tips, slots = root_frontier(decode, root), DraftSlots(tree=tree)
+        candidates = room_for(tree, root)
+        for depth, logits in enumerate(self._logits(states), start=1):
+            top = self._top_tokens(plan, tips, logits, states[:, depth - 1])
+            tips = grow(tips, top, decode, candidates=candidates, slots=slots, depth=depth)
+        # The noise makes a drafter sure of other tokens, so sampled rows are measured apart.
+        temperatures = self._sampling.temperature
+        return self._chooser.choose(
+            plan, root, candidates, lambda: (temperatures.index_select(0, decode.rows) > 0).long()
+        )
+
+    def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
+        """Write the context of what the target decided, from its aux hidden states."""
+        self._chooser.learn(plan, outcome.verify_result)
+        catch_up = _plans_of(plan).catch_up
+        accepted = gather_accepted(
+            outcome,
+            plan.decode,
+            plan.chunk,
+            new_lengths=catch_up.decode.lengths,
+            new_tokens=catch_up.chunk.tokens,
+            lead=self._facts.lead,
+        )
+        tokens = chain(outcome.verify_result.emitted)
+        place_queries(catch_up, tokens, table=table, page_size=self._kv.layout.page_size)
+        self._model.catch_up(catch_up, self._model.project(accepted), self._kv, self._attention)
+
+    def _run_block(
+        self, plan: StepPlan, anchors: torch.Tensor, table: RowTable
+    ) -> torch.Tensor:  # [rows, slots, width]
+        block = self._model.block
+        fill(
+            plan,
+            block_slots(anchors, block.size, is_causal=block.is_causal),
+            table=table,
+            attention=self._attention,
+            page_size=self._kv.layout.page_size,
+        )
+        return self._model.forward_block(plan, anchors, self._kv, self._attention)
+
+    def _logits(
+        self, states: torch.Tensor
+    ) -> Iterator[torch.Tensor]:  # [rows, steps, width] -> [rows, draft_vocab] of each step
+        """Logits of all slots at once, so that lm_head is read once, unless they take much room."""
+        rows, steps, _ = states.shape
+        if rows * steps > _MOST_AT_ONCE:
+            yield from (self._model.logits(states[:, step]) for step in range(steps))
+        else:
+            logits = self._model.logits(states.flatten(0, 1))
+            yield from logits.view(rows, steps, -1).unbind(1)
+
+    def _top_tokens(
+        self,
+        plan: StepPlan,
+        tips: Frontier,
+        logits: torch.Tensor,  # [rows, draft_vocab]
+        states: torch.Tensor,  # [rows, width] of the slot that predicts this depth
+    ) -> TopTokens:  # of n = rows * branches
+        """The tokens most likely to be the target's after each tip."""
+        model, before = self._model, tips.nodes.tokens
+        rows, branches = plan.decode.rows, before.shape[1]
+        if not model.is_conditional:  # all tips of a row have the same children
+            top = self._best(plan, logits, rows, tips.positions[:, 0])
+            top = TopTokens(
+                logprobs=_for_each(top.logprobs, branches), tokens=_for_each(top.tokens, branches)
+            )
+        else:
+            states = _for_each(states, branches)
+            logits = _for_each(logits, branches) + model.bias(states, before.flatten())
+            top = self._best(plan, logits, _for_each(rows, branches), tips.positions.flatten())
+        if plan.shape.tree.topk > 1:
+            return top
+        chances = model.confidence(states, before.flatten())
+        return top if chances is None else replace(top, logprobs=chances[:, None])
+
+    def _best(
+        self,
+        plan: StepPlan,
+        logits: torch.Tensor,  # [n, draft_vocab]
+        rows: torch.Tensor,  # [n] of the table
+        positions: torch.Tensor,  # [n] of the drafted tokens
+    ) -> TopTokens:
+        topk, ids = plan.shape.tree.topk, self._model.target_ids
+        if not plan.shape.sampling_flags.noise:
+            return likely_tokens(logits, ids, topk)
+        return likely_samples(
+            logits, ids, topk, table=self._sampling, rows=rows, positions=positions
+        )
+
+
+def _for_each(x: torch.Tensor, branches: int) -> torch.Tensor:  # [n, ...] -> [n * branches, ...]
+    """Every row of `x` as often as a row has tips."""
+    return x if branches == 1 else x.repeat_interleave(branches, dim=0)
+
+
+def _plans_of(plan: StepPlan) -> BlockPlans:
+    """The plans on which the draft model runs around a step."""
+    assert isinstance(plan.draft, BlockPlans)
+    return plan.draft

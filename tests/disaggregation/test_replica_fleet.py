@@ -1,0 +1,159 @@
+"""Three servers behind sglang-router: their caches work as one, and restarts lose nothing."""
+
+import contextlib
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support.role_servers import BODY, free_port
+from support.router import RouterProcess
+from support.served import LONG_S, ServerProcess, wait_for
+
+from outrider import LLM, SamplingParams
+
+NUM_REPLICAS, NUM_CLIENTS = 3, 4
+KV_TOKENS = 4096  # of one replica
+FLAGS = ("--served-model-name", "tiny", "--draft", "none", "--kv-tokens", str(KV_TOKENS))
+
+
+class Replicas:
+    """Owns the servers; one can be started again on its port."""
+
+    def __init__(self, folder, logs):
+        self._folder, self._logs = folder, logs
+        self._ports = [free_port() for _ in range(NUM_REPLICAS)]
+        self.servers = [self._start(place) for place in range(NUM_REPLICAS)]
+
+    def _start(self, place):
+        # The second signal ends the delay: nothing here waits for a clock.
+        more = ("--shutdown-delay", str(LONG_S), "--port", str(self._ports[place]))
+        return ServerProcess(
+            self._folder, self._logs / f"{place}-{time.monotonic_ns()}", *FLAGS, *more
+        )
+
+    @property
+    def urls(self):
+        return [each.url for each in self.servers]
+
+    def restart(self, place, router):
+        """Signal; when the router has noticed, end the delay, and start another server."""
+        server = self.servers[place]
+        server.terminate()
+        wait_for(lambda: server.url not in router.healthy)
+        assert server.stop() == 0
+        self.servers[place] = self._start(place)
+        wait_for(lambda: server.url in router.healthy)
+
+    def close(self):
+        for each in self.servers:
+            each.process.kill()
+            each.process.wait()
+
+
+@pytest.fixture(scope="module", name="replicas")
+def running_replicas(folder, tmp_path_factory):
+    with contextlib.closing(Replicas(folder, tmp_path_factory.mktemp("replicas"))) as replicas:
+        yield replicas
+
+
+@contextlib.contextmanager
+def router_of(replicas, tmp_path, policy):
+    log = tmp_path / "router"
+    with contextlib.closing(RouterProcess(log, replicas.urls, "--policy", policy)) as router:
+        yield router
+
+
+def prompts_of_users():
+    """Requests of 12 users, first those that come first. One user's begin with the same text."""
+    rng = random.Random("prompts")
+
+    def text(length):
+        return "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=length))
+
+    users = [text(240) for _ in range(12)]
+    later = [user + text(60) for user in users for _ in range(5)]
+    rng.shuffle(later)
+    return [user + text(60) for user in users], later
+
+
+def hit_rate(usages):
+    """Of (cached tokens, prompt tokens) of each request."""
+    return sum(cached for cached, _ in usages) / sum(total for _, total in usages)
+
+
+def hit_rate_of_one_engine(folder, prompts):
+    llm = LLM(str(folder), device="cpu", draft="none", kv_tokens=NUM_REPLICAS * KV_TOKENS)
+    params = SamplingParams(max_tokens=1, temperature=0)
+    usages = [llm.generate(each, params)[0].usage for each in prompts]
+    return hit_rate([(each.cached_tokens, each.prompt_tokens) for each in usages])
+
+
+def hit_rate_of_router(router, first, later):
+    """Users come at the same time, so that the router spreads them; then one by one."""
+
+    def usage_of(prompt, max_tokens=1):
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True}
+        usage = router.post("/v1/completions", body).json()["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
+
+    with ThreadPoolExecutor(len(first)) as pool:
+        usages = list(pool.map(lambda each: usage_of(each, max_tokens=100), first))
+    return hit_rate([*usages, *(usage_of(each) for each in later)])
+
+
+@pytest.mark.slow
+def test_three_replicas_hit_nearly_as_often_as_one_server_with_all_the_cache(
+    folder, replicas, tmp_path
+):
+    first, later = prompts_of_users()
+    with router_of(replicas, tmp_path, "cache_aware") as router:
+        rate = hit_rate_of_router(router, first, later)
+    all_cache = hit_rate_of_one_engine(folder, first + later)
+    print(f"hit rate {rate:.3f} of three replicas, {all_cache:.3f} of one engine")
+    assert rate >= 0.9 * all_cache > 0.5
+    used = [each.invariants["prefix"]["queried_tokens"] > 0 for each in replicas.servers]
+    assert sum(used) > 1, "the router did not spread the users"
+
+
+class Load:
+    """Clients that send without a pause."""
+
+    def __init__(self, router):
+        self._router = router
+        self._is_over = threading.Event()
+        self.answers = []
+
+    def _send(self):
+        while not self._is_over.is_set():
+            self.answers.append(self._router.post("/v1/completions", BODY))
+
+    @contextlib.contextmanager
+    def running(self):
+        senders = [threading.Thread(target=self._send) for _ in range(NUM_CLIENTS)]
+        for each in senders:
+            each.start()
+        try:
+            yield
+        finally:
+            self._is_over.set()
+            for each in senders:
+                each.join()
+
+    def wait_for_more(self):
+        """Until requests that were sent from now on are answered."""
+        goal = len(self.answers) + 3 * NUM_CLIENTS
+        wait_for(lambda: len(self.answers) >= goal)
+
+
+@pytest.mark.slow
+def test_a_rolling_restart_loses_no_answer(replicas, tmp_path):
+    with router_of(replicas, tmp_path, "round_robin") as router:
+        load = Load(router)
+        with load.running():
+            for place in (0, 1):
+                load.wait_for_more()
+                replicas.restart(place, router)
+            load.wait_for_more()
+    assert [each.text for each in load.answers if each.status_code != 200] == []

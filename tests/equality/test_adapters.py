@@ -1,0 +1,139 @@
+"""Rows with different adapters, and without, in one batch: each gets PEFT's tokens."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from support.engines import Shape, engine_of, make_submission, run_all
+from support.lora import ALL, greedy_tokens, save_adapter
+from support.matrix import TREES
+
+from outrider.hub.adapter_folder import find_adapter
+from outrider.models.adapters.adapter_bank import BankSizes
+from outrider.models.decoder_loader import load_decoder
+from outrider.runtime.draft_kinds import NgramDraft
+from outrider.wire.adapter import NO_ADAPTER
+from outrider.wire.row_sampling import LogprobsWanted, RowSampling
+
+CPU = torch.device("cpu")
+BANK = BankSizes(num_slots=2, max_rank=4)
+# More than two pages of four: the adapters differ in what these pages hold.
+PROMPT = [7, 3, 44, 19, 60, 2, 31, 8, 8, 25, 13, 21, 40]
+GREEDY = RowSampling(seed=0, temperature=0.0, logprobs=LogprobsWanted(chosen=True))
+SAMPLED = RowSampling(seed=5, temperature=0.9, logprobs=LogprobsWanted(chosen=True))
+NAMES = ["none", "first", "second", "third"]
+FORMS = {
+    "first": {"seed": 1},
+    "second": {"seed": 2, "r": 2, "target_modules": ALL[:4]},
+    "third": {"seed": 3, "lora_alpha": 3, "target_modules": ALL[4:]},
+}
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory):
+    """Each adapter of the tiny llama, and PEFT's tokens after the prompt."""
+    root, found = tmp_path_factory.mktemp("adapters"), {}
+    for name, form in FORMS.items():
+        theirs = save_adapter("llama", root / name, **form)
+        found[name] = (find_adapter(root / name), greedy_tokens(theirs, PROMPT, 8))
+    with theirs.disable_adapter():
+        found["none"] = (NO_ADAPTER, greedy_tokens(theirs, PROMPT, 8))
+    assert len({tuple(tokens) for _, tokens in found.values()}) == 4, "every adapter shows"
+    return found
+
+
+@pytest.fixture(scope="module")
+def adapted(models):
+    target = load_decoder(models.folder, dtype="float32", device=CPU, bank=BANK)
+    return replace(models, target=target)
+
+
+def engine(models, draft=None, **shape):
+    own = Shape(max_loras=BANK.num_slots, **{"max_rows": 8, **shape})
+    return engine_of(models.target, own, *([draft] if draft else []))
+
+
+def request(name, adapters, *, sampling=GREEDY, key=""):
+    adapter, _ = adapters[name]
+    return replace(make_submission(key or name, PROMPT, sampling), adapter=adapter)
+
+
+def test_rows_of_several_adapters_in_one_batch_get_their_own_tokens(adapted, adapters):
+    names = ["none", "first", "second"]
+    out = run_all(engine(adapted), [request(name, adapters) for name in names])
+    assert {name: out[name].tokens for name in names} == {name: adapters[name][1] for name in names}
+
+
+def test_a_cached_prefix_serves_its_own_adapter_only(adapted, adapters):
+    own = engine(adapted)
+    for name in ["first", "none", "second", "first"]:
+        out = run_all(own, [request(name, adapters)])[name]
+        assert out.tokens == adapters[name][1], name
+    assert out.last.progress.cached == 12  # the second time
+    salted = replace(request("none", adapters), cache_salt=adapters["first"][0].path)
+    assert run_all(own, [salted])["none"].tokens == adapters["none"][1]
+
+
+def test_more_adapters_than_slots_take_turns(adapted, adapters):
+    own, names = engine(adapted, executor="tape"), [*NAMES, *NAMES]
+    requests = [request(name, adapters, key=f"{i}") for i, name in enumerate(names)]
+    out = run_all(own, requests)
+    for i, name in enumerate(names):
+        assert out[f"{i}"].tokens == adapters[name][1], name
+
+
+def test_requests_without_an_adapter_pass_one_that_waits_for_a_slot(adapted, adapters):
+    own = engine(adapted)
+    for name in ["first", "second", "third", "none"]:
+        own.add(request(name, adapters))
+    own.step()
+    assert own.stats.queue.waiting == 1
+    assert own.stats.queue.running == 3
+
+
+@pytest.mark.parametrize("name", ["none", "first"])
+def test_the_bits_of_a_row_do_not_depend_on_the_adapters_beside_it(name, adapted, adapters):
+    def logprobs(*beside):
+        own = engine(adapted)
+        names = [*beside, name]
+        requests = [request(each, adapters, key=f"{i}") for i, each in enumerate(names)]
+        return run_all(own, requests)[f"{len(beside)}"].logprobs
+
+    alone = logprobs()
+    assert logprobs("second") == alone  # in another slot
+    assert logprobs("none", "second", "none") == alone
+
+
+def ngram(budget):
+    return NgramDraft(budget=budget, min_match=1, max_match=4)
+
+
+CASES = [
+    ("none", "chain", "tape", 1),
+    ("ngram", "chain", "eager", 1),
+    ("twin", "tree", "eager", 0),
+    ("relative", "chain", "tape", 0),
+    ("eagle", "tree", "tape", 1),
+    ("eagle3", "chain", "eager", 1),
+    ("mtp", "wide", "eager", 0),
+    ("modules", "chain", "tape", 0),
+]
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize(("drafter", "tree", "executor", "depth"), CASES)
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_drafts_change_no_token_of_adapted_rows(
+    drafter, tree, executor, depth, sampling, adapted, models, adapters
+):
+    budget = TREES[tree]
+    draft = ngram(budget) if drafter == "ngram" else models.draft(drafter, budget)
+    requests = [
+        request(name, adapters, sampling=sampling, key=f"{i}")
+        for i, name in enumerate(["first", "none", "second", "first"])
+    ]
+    right = run_all(engine(adapted), requests)
+    shape = {"executor": executor, "depth": depth, "step_tokens": 8 * budget.nodes + 7}
+    got = run_all(engine(adapted, draft, **shape), requests)
+    for key, own in right.items():
+        assert got[key].tokens == own.tokens, key

@@ -1,0 +1,248 @@
+"""What a block-parallel head proposes is what it would propose after reading the whole text.
+
+A mistake here changes no token, only how many drafts are kept. Acceptance is forced at random.
+"""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from support.block_heads import BlockOracle, BlockVariant, write_block_head
+from support.engines import Shape, engine_of, make_submission, run_all
+from support.tiny import VOCAB
+
+from outrider.engine.adaptive_drafting import WholeBudget
+from outrider.models.eagle.eagle_layer import HeadLayer
+from outrider.models.eagle.head_loader import load_head
+from outrider.ops.tree import draft_hidden_states
+from outrider.ops.tree.verify import verify
+from outrider.runtime.draft_kinds import BlockDraft
+from outrider.spec import block_drafter
+from outrider.spec.block_drafter import BlockDrafter
+from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget, whole_rung
+from outrider.wire.row_sampling import RowSampling
+
+VARIANTS = {
+    "dflash": BlockVariant(),
+    "causal": BlockVariant(is_causal=True, has_mask_vector=True),
+    "dspark": BlockVariant(is_next=True, markov_rank=6, has_confidence=True, reads_token=True),
+    "gated": BlockVariant(size=4, is_next=True, markov_rank=5, is_gated=True, num_layers=1),
+}
+PROMPT = [(11 * i + 5) % VOCAB for i in range(21)]
+GREEDY = RowSampling(seed=0, temperature=0.0)
+CHAIN, TREE = 1, 3  # children of a node
+
+
+class Spy:
+    """Notes every proposal of the only row, and decides how much of it is kept."""
+
+    def __init__(self, monkeypatch, engine, seed):
+        self.proposals, self.states, self.accepted = [], [], []
+        self._rng = random.Random(seed)
+        propose, run_block = BlockDrafter.propose, BlockDrafter._run_block
+
+        def noted(drafter, plan, table):
+            self.states.append(None)
+            tree = propose(drafter, plan, table)
+            if plan.shape.rows:
+                self.proposals.append((tree.tokens[0, 1:].tolist(), self.states[-1]))
+            return tree
+
+        def noted_block(drafter, plan, anchors, table):
+            states = run_block(drafter, plan, anchors, table)
+            self.states[-1] = states[0]
+            return states
+
+        def forced(tree, choice, most_emitted):
+            if not len(tree.tokens):
+                return verify(tree, choice, most_emitted)
+            choice = choice.clone()
+            tokens, parents = tree.tokens[0].tolist(), tree.parents[0].tolist()
+            node = self._rng.choice([n for n, token in enumerate(tokens) if token >= 0])
+            while node > 0:  # the target agrees with everything on the way to this node
+                choice[0, parents[node]] = tokens[node]
+                node = parents[node]
+            verify_result = verify(tree, choice, most_emitted)
+            self.accepted.append(int(verify_result.num_accepted[0]))
+            return verify_result
+
+        monkeypatch.setattr(BlockDrafter, "propose", noted)
+        monkeypatch.setattr(BlockDrafter, "_run_block", noted_block)
+        monkeypatch.setattr(engine._runner._program, "_verifier", forced)
+
+
+class SomeStepsDraft(WholeBudget):
+    """Steps draft or do not, at random: as adaptive drafting may decide."""
+
+    def __init__(self, seed):
+        self._rng = random.Random(seed)
+
+    def choose(self, step, *, num_rows, num_prompt):
+        return whole_rung(self._rng.choice([PLAIN, UNBOUNDED]))
+
+
+def load(models, folder, variant):
+    """The head, and the reference that has its weights."""
+    weights = write_block_head(folder, models.target.config, variant)
+    head = load_head(
+        folder,
+        target=models.target,
+        target_folder=models.folder,
+        dtype="float32",
+        device=torch.device("cpu"),
+    )
+    return head, BlockOracle(models.theirs, variant, weights)
+
+
+def mistakes(
+    models,
+    monkeypatch,
+    folder,
+    name,
+    shape,
+    *,
+    seed=0,
+    is_hit=False,
+    topk=CHAIN,
+    policy=None,
+    prompt=PROMPT,
+):
+    """Rounds with other states than the reference's, another chain or another first node."""
+    variant = VARIANTS[name]
+    head, oracle = load(models, folder, variant)
+    steps = variant.num_drafts
+    budget = Budget(steps=steps, topk=topk, nodes=1 + steps if topk == CHAIN else 10)
+    engine = engine_of(models.target, shape, BlockDraft(model=head, budget=budget))
+    if is_hit:
+        run_all(engine, [make_submission("before", [*prompt, 1, 2, 3], GREEDY, max_tokens=2)])
+    engine._scheduler._policy = policy or WholeBudget()
+    spy = Spy(monkeypatch, engine, seed)
+    outputs = run_all(engine, [make_submission("r", prompt, GREEDY, max_tokens=16)])["r"]
+    assert not is_hit or outputs.last.progress.cached
+    text, rest, wrong = [*prompt, outputs.tokens[0]], outputs.tokens[1:], []
+    with torch.no_grad():
+        for (proposal, states), kept in zip(spy.proposals, spy.accepted, strict=True):
+            if not rest:
+                break  # with overlap a round may run after the answer has ended
+            right = oracle.chain(text, steps if topk == CHAIN else 1)
+            if proposal and proposal[: len(right)] != right:
+                wrong.append(f"after {len(text)} tokens: {proposal} instead of {right}")
+            if proposal and (states - oracle.run_block(text)).abs().max() > 1e-4:
+                wrong.append(f"after {len(text)} tokens: other states")
+            text, rest = text + rest[: kept + 1], rest[kept + 1 :]
+    drafted = [proposal for proposal, _ in spy.proposals]
+    assert len([each for each in drafted if each]) > 2
+    assert policy is None or [] in drafted
+    return wrong
+
+
+@pytest.mark.fast_cases(5)
+@pytest.mark.parametrize("is_hit", [False, True], ids=["cold", "hit"])
+@pytest.mark.parametrize("step_tokens", [7, 64])
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_proposals_follow_from_the_text_alone(
+    models, monkeypatch, tmp_path, name, page_size, step_tokens, is_hit
+):
+    shape = Shape(page_size=page_size, step_tokens=step_tokens, max_rows=1)
+    assert not mistakes(models, monkeypatch, tmp_path, name, shape, is_hit=is_hit)
+
+
+@pytest.mark.fast_cases(4)
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", VARIANTS)
+def test_proposals_after_any_branch_of_a_tree_follow_from_the_text_alone(
+    models, monkeypatch, tmp_path, name, seed, depth
+):
+    shape = Shape(page_size=4, step_tokens=20, max_rows=1, depth=depth)
+    assert not mistakes(models, monkeypatch, tmp_path, name, shape, seed=seed, topk=TREE)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_proposals_with_a_fixed_order_of_sums_follow_from_the_text_alone(
+    models, monkeypatch, tmp_path, name
+):
+    shape = Shape(page_size=4, step_tokens=64, max_rows=1, arithmetic="exact", max_context=192)
+    prompt = [(7 * i + 3) % VOCAB for i in range(121)]  # sums are cut after 128 keys
+    assert not mistakes(models, monkeypatch, tmp_path, name, shape, prompt=prompt)
+
+
+@pytest.mark.parametrize("topk", [CHAIN, TREE])
+def test_proposals_after_steps_without_drafts_follow_from_the_text_alone(
+    models, monkeypatch, tmp_path, topk
+):
+    shape = Shape(page_size=4, step_tokens=20, max_rows=1)
+    policy = SomeStepsDraft(topk)
+    assert not mistakes(models, monkeypatch, tmp_path, "dspark", shape, topk=topk, policy=policy)
+
+
+def context_one_position_late(monkeypatch):
+    original = draft_hidden_states.gather_accepted_reference
+
+    def late(outcome, decode, chunk, *, new_lengths, new_tokens, lead):
+        del lead
+        return original(
+            outcome, decode, chunk, new_lengths=new_lengths, new_tokens=new_tokens, lead=1
+        )
+
+    monkeypatch.setattr(draft_hidden_states, "gather_accepted_reference", late)
+
+
+def read_slot_k_as_slot_k_plus_1(monkeypatch):
+    original = BlockDrafter._run_block
+    monkeypatch.setattr(BlockDrafter, "_run_block", lambda *args: original(*args).roll(-1, dims=1))
+
+
+def keep_the_kv_of_masks(monkeypatch):
+    """The catch-up writes nothing while rows decode."""
+    original = HeadLayer.write_kv
+
+    def chunks_only(layer, plan, x, kv, backend):
+        if plan.shape.chunk.rows:
+            original(layer, plan, x, kv, backend)
+
+    monkeypatch.setattr(HeadLayer, "write_kv", chunks_only)
+
+
+def let_slots_read_no_later_slots(monkeypatch):
+    original = block_drafter.block_slots
+    monkeypatch.setattr(
+        block_drafter,
+        "block_slots",
+        lambda anchors, size, *, is_causal: original(anchors, size, is_causal=not is_causal),
+    )
+
+
+def take_the_accepted_states_in_the_order_of_the_tree(monkeypatch):
+    original = draft_hidden_states._along_path
+
+    def first_nodes(outcome, *, num_chunk_tokens):
+        result = outcome.verify_result
+        path = torch.arange(result.path.shape[1]).expand_as(result.path)
+        outcome = replace(outcome, verify_result=replace(result, path=path))
+        return original(outcome, num_chunk_tokens=num_chunk_tokens)
+
+    monkeypatch.setattr(draft_hidden_states, "_along_path", first_nodes)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        context_one_position_late,
+        read_slot_k_as_slot_k_plus_1,
+        keep_the_kv_of_masks,
+        let_slots_read_no_later_slots,
+        take_the_accepted_states_in_the_order_of_the_tree,
+    ],
+    ids=lambda mutate: mutate.__name__,
+)
+def test_proposals_betray(models, monkeypatch, tmp_path, mutate):
+    mutate(monkeypatch)
+    shape = Shape(page_size=4, step_tokens=7, max_rows=1)
+    found = [
+        mistakes(models, monkeypatch, tmp_path, "dflash", shape, topk=topk)
+        for topk in (CHAIN, TREE)
+    ]
+    assert any(found)

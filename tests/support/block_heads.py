@@ -1,0 +1,245 @@
+"""Tiny random block-parallel heads in the formats of all projects, and what they should draft."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+from support.head_oracle import Oracle
+from support.heads import Variant
+
+BLOCK_DIALECTS = ("z-lab", "DeepSpec", "SpecForge", "speculators")
+HEADS, KV_HEADS, HEAD_DIM, WIDE, EPS, THETA, MASK = 4, 2, 8, 40, 1e-6, 10000.0, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockVariant:
+    """What a head computes, in any dialect."""
+
+    layers: tuple[int, ...] = (1, 2)  # captured after this many layers
+    num_layers: int = 2
+    size: int = 5
+    is_next: bool = False  # a slot predicts the next token, not its own
+    is_causal: bool = False
+    markov_rank: int = 0
+    is_gated: bool = False
+    has_confidence: bool = False
+    reads_token: bool = False
+    has_mask_vector: bool = False
+
+    @property
+    def first(self) -> int:
+        return 0 if self.is_next else 1
+
+    @property
+    def num_drafts(self) -> int:
+        return self.size - self.first
+
+
+BLOCKS = {
+    "dflash": BlockVariant(),
+    "dspark": BlockVariant(is_next=True, markov_rank=6, has_confidence=True, reads_token=True),
+}
+
+
+def write_block_head(
+    folder: Path, target, variant: BlockVariant, *, dialect: str = "z-lab", seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """A head for the target; its weights by canonical name. Equal seeds give equal weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = _tensors(target, variant, seed)
+    vector = tensors.get("mask_embedding")
+    if vector is not None:
+        torch.save({"embedding": vector, "mask_token_id": MASK}, folder / "mask_embedding.pt")
+    stored = {name: each for name, each in tensors.items() if name != "mask_embedding"}
+    save_file(stored, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(_fields(target, variant, dialect)))
+    return tensors
+
+
+def _tensors(target, variant: BlockVariant, seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.rand(shape, generator=generator) + 0.5
+        if "norm" in name
+        else torch.randn(shape, generator=generator) * shape[-1] ** -0.5
+        for name, shape in _shapes(target, variant).items()
+    }
+
+
+def _shapes(target, variant: BlockVariant) -> dict[str, tuple[int, ...]]:
+    width, vocab = target.block.hidden, target.vocab_size
+    query, key, rank = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, variant.markov_rank
+    layer = {
+        "input_layernorm.weight": (width,),
+        "post_attention_layernorm.weight": (width,),
+        "self_attn.q_norm.weight": (HEAD_DIM,),
+        "self_attn.k_norm.weight": (HEAD_DIM,),
+        "self_attn.q_proj.weight": (query, width),
+        "self_attn.k_proj.weight": (key, width),
+        "self_attn.v_proj.weight": (key, width),
+        "self_attn.o_proj.weight": (width, query),
+        "mlp.gate_proj.weight": (WIDE, width),
+        "mlp.up_proj.weight": (WIDE, width),
+        "mlp.down_proj.weight": (width, WIDE),
+    }
+    shapes = {
+        f"layers.{index}.{name}": shape
+        for index in range(variant.num_layers)
+        for name, shape in layer.items()
+    }
+    shapes |= {"fc.weight": (width, len(variant.layers) * width)}
+    shapes |= {"hidden_norm.weight": (width,), "norm.weight": (width,)}
+    if rank:
+        shapes["markov_head.markov_w1.weight"] = (vocab, rank)
+        shapes["markov_head.markov_w2.weight"] = (vocab, rank)
+    if variant.is_gated:
+        shapes["markov_head.gate_proj.weight"] = (rank, width + rank)
+        shapes["markov_head.gate_proj.bias"] = (rank,)
+    if variant.has_confidence:
+        shapes["confidence_head.proj.weight"] = (1, width + rank * variant.reads_token)
+        shapes["confidence_head.proj.bias"] = (1,)
+    if variant.has_mask_vector:
+        shapes["mask_embedding"] = (width,)
+    return shapes
+
+
+def _fields(target, variant: BlockVariant, dialect: str) -> dict[str, Any]:
+    layer = {
+        "model_type": "qwen3",
+        "num_hidden_layers": variant.num_layers,
+        "hidden_size": target.block.hidden,
+        "intermediate_size": WIDE,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "rms_norm_eps": EPS,
+        "vocab_size": target.vocab_size,
+        "rope_theta": THETA,
+        "max_position_embeddings": target.max_context,
+        "attention_bias": False,
+        "hidden_act": "silu",
+        "sliding_window": None,
+        "use_sliding_window": False,
+        "layer_types": ["full_attention"] * variant.num_layers,
+    }
+    own: dict[str, Any] = {
+        "block_size": variant.size,
+        "mask_token_id": None if variant.has_mask_vector else MASK,
+        "markov_rank": variant.markov_rank,
+        "markov_head_type": "gated" if variant.is_gated else "vanilla",
+        "enable_confidence_head": variant.has_confidence,
+        "confidence_head_with_markov": variant.reads_token,
+    }
+    named = {"target_layer_ids": [layer - 1 for layer in variant.layers]}
+    causal = {"causal": True} if variant.is_causal else {}
+    if dialect == "z-lab":
+        nested = own | named | causal
+        nested |= {"sample_from_anchor": True} if variant.is_next else {}
+        return layer | {"architectures": ["DFlashDraftModel"], "dflash_config": nested}
+    if dialect == "DeepSpec":
+        own |= {"is_causal": True} if variant.is_causal else {}
+        own |= {} if variant.is_next else {"sample_from_anchor": False}
+        return layer | own | named | {"architectures": ["Qwen3DSparkModel"]}
+    if dialect == "SpecForge":
+        nested = own | named | causal | {"projector_type": "dspark"}
+        nested |= {} if variant.is_next else {"sample_from_anchor": False}
+        return layer | {"architectures": ["DSparkDraftModel"], "dflash_config": nested}
+    return {
+        "architectures": ["DSparkSpeculator"],
+        "speculators_model_type": "dspark",
+        "transformer_layer_config": layer,
+        "aux_hidden_state_layer_ids": list(variant.layers),
+        "sample_from_anchor": variant.is_next,
+        "is_causal": variant.is_causal,
+        **own,
+    }
+
+
+class BlockOracle:
+    """One head over one whole row: recomputes everything, without cache, pages or engine code."""
+
+    def __init__(self, model, variant: BlockVariant, tensors: dict[str, torch.Tensor]) -> None:
+        self._model = model
+        self._variant = variant
+        self._weights = tensors
+        self._states = Oracle(model, Variant(layers=variant.layers), {})
+
+    def chain(self, tokens: list[int], steps: int) -> list[int]:
+        """The greedy drafts after a text whose states are all the target's."""
+        states = self.run_block(tokens)
+        drafts, before = [], tokens[-1]
+        for depth in range(steps):
+            before = int(self._logits(states, depth, before).argmax())
+            drafts.append(before)
+        return drafts
+
+    def slot_logits(self, tokens: list[int], depth: int, before: int) -> torch.Tensor:  # [vocab]
+        """Logits of the draft at a depth, which counts from 0, after the token before it."""
+        return self._logits(self.run_block(tokens), depth, before)
+
+    def _logits(self, states: torch.Tensor, depth: int, before: int) -> torch.Tensor:  # [vocab]
+        state = states[self._variant.first + depth]
+        return state @ self._model.lm_head.weight.T + self._bias(state, before)
+
+    def _bias(self, state: torch.Tensor, before: int) -> torch.Tensor | float:
+        weights = self._weights
+        if not self._variant.markov_rank:
+            return 0.0
+        vector = weights["markov_head.markov_w1.weight"][before]
+        if self._variant.is_gated:
+            read = torch.cat([state, vector])
+            gate = weights["markov_head.gate_proj.weight"] @ read
+            vector = vector * (gate + weights["markov_head.gate_proj.bias"]).sigmoid()
+        return weights["markov_head.markov_w2.weight"] @ vector
+
+    def run_block(self, tokens: list[int]) -> torch.Tensor:  # [size, width]
+        """The states of all slots of the block that begins with the last token."""
+        table = self._model.model.embed_tokens.weight
+        aux = self._states.aux_hidden_states(tokens[:-1])
+        context = self._rms(aux @ self._weights["fc.weight"].T, "hidden_norm")
+        mask = self._weights.get("mask_embedding", table[MASK])
+        stream = torch.cat([table[tokens[-1:]], mask.expand(self._variant.size - 1, -1)])
+        for index in range(self._variant.num_layers):
+            prefix = f"layers.{index}."
+            normed = self._rms(stream, prefix + "input_layernorm")
+            stream = stream + self._attend(prefix + "self_attn.", context, normed)
+            normed = self._rms(stream, prefix + "post_attention_layernorm")
+            gate, up = (
+                normed @ self._weights[f"{prefix}mlp.{name}_proj.weight"].T
+                for name in ("gate", "up")
+            )
+            stream = stream + (F.silu(gate) * up) @ self._weights[prefix + "mlp.down_proj.weight"].T
+        return self._rms(stream, "norm")
+
+    def _attend(self, prefix: str, context: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        weights, both = self._weights, torch.cat([context, slots])
+        start, size = context.shape[0], slots.shape[0]
+
+        def heads(x, name):
+            return (x @ weights[f"{prefix}{name}_proj.weight"].T).view(x.shape[0], -1, HEAD_DIM)
+
+        query = self._rotate(self._rms(heads(slots, "q"), prefix + "q_norm"), start)
+        key = self._rotate(self._rms(heads(both, "k"), prefix + "k_norm"), 0)
+        value = heads(both, "v")
+        key, value = (x.repeat_interleave(HEADS // KV_HEADS, 1) for x in (key, value))
+        scores = torch.einsum("qhd,khd->hqk", query, key) * HEAD_DIM**-0.5
+        if self._variant.is_causal:
+            later = torch.ones(size, size, dtype=torch.bool).triu(1)
+            scores[:, :, start:] = scores[:, :, start:].masked_fill(later, float("-inf"))
+        out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value)
+        return out.flatten(1) @ weights[f"{prefix}o_proj.weight"].T
+
+    def _rotate(self, x: torch.Tensor, start: int) -> torch.Tensor:  # [length, heads, head_dim]
+        half = HEAD_DIM // 2
+        speed = THETA ** (-torch.arange(half) / half)
+        angle = (start + torch.arange(x.shape[0]))[:, None, None] * speed
+        a, b = x[..., :half], x[..., half:]
+        return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+
+    def _rms(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return x * (x.pow(2).mean(-1, keepdim=True) + EPS).rsqrt() * self._weights[f"{name}.weight"]
