@@ -28,6 +28,7 @@ from outrider.models.decoder import Decoder, DecoderLayer, DecoderParts
 from outrider.models.decoder_check import check_tensors, own_names
 from outrider.models.decoder_tensors import (
     EMBEDDING,
+    FUSED_GATE_UP,
     HEAD,
     RECURRENT,
     ROUTER_BIAS,
@@ -44,6 +45,7 @@ from outrider.models.expert_tensors import (
     sizes_of,
 )
 from outrider.models.latent_tensors import load_latent_attention
+from outrider.models.layers.adjusted_layers import AdjustedAttention, AdjustedFeed, Scaled
 from outrider.models.layers.attention_layer import Attention
 from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import Gate, SharedGate, gate_of
@@ -76,7 +78,7 @@ from outrider.ops.linear.choose_linear import (
 )
 from outrider.ops.linear.linear import Linear
 from outrider.ops.moe.experts import make_experts
-from outrider.ops.norm_rope.rms_norm import Norm, make_norm
+from outrider.ops.norm_rope.rms_norm import Norm, NormLater, make_norm
 
 _log = logging.getLogger(__name__)
 
@@ -231,6 +233,13 @@ class _Builder:
         if self._ranks.size > 1:
             attention = ReducedAttention(attention, self._ranks)
             mlp = ReducedFeed(mlp, self._ranks)
+        norms, residual = self._config.family.style.norms, self._config.multipliers.residual
+        if norms.after_attention:
+            attention = AdjustedAttention(attention, self._layer_norm(index, norms.after_attention))
+            mlp = AdjustedFeed(mlp, self._layer_norm(index, norms.after_feed))
+        if residual != 1.0:
+            attention = AdjustedAttention(attention, Scaled(residual))
+            mlp = AdjustedFeed(mlp, Scaled(residual))
         return DecoderLayer(
             attention_norm=attention_norm,
             attention=attention,
@@ -242,7 +251,8 @@ class _Builder:
     def _attention(self, index: int) -> tuple[Norm, Attention]:
         recurrence, config = self._config.recurrence, self._config.attention
         layer = layer_prefix(index)
-        norm, prefix = self._norm(layer + "input_layernorm.weight"), layer + "self_attn."
+        prefix = layer + "self_attn."
+        norm = self._layer_norm(index, self._config.family.style.norms.before_attention)
         if isinstance(recurrence, Recurrence) and index in recurrence.layers:
             projections = self._config.family.recurrent_projections
             eps = self._config.block.norm_eps
@@ -257,18 +267,23 @@ class _Builder:
 
     def _feed(self, index: int, *, are_stacked: bool) -> tuple[Norm, FeedForward]:
         layer, experts = layer_prefix(index), self._config.experts_at(index)
-        norm = self._norm(layer + "post_attention_layernorm.weight")
+        style = self._config.family.style
+        norm = self._layer_norm(index, style.norms.before_feed)
         if isinstance(experts, ExpertsConfig):
             tensors = expert_tensors(self._config, experts, are_stacked=are_stacked)
             return norm, self._mixture(layer, experts, tensors)
-        norm, gate = gate_behind(norm, self._gate(layer + "mlp."))
+        gate = self._gate(layer + "mlp.")
+        if style.norms.before_feed:
+            norm, gate = gate_behind(norm, gate)
         return norm, Mlp(gate=gate, down=self.linear(layer + "mlp.down_proj.weight"))
 
     def _dense(self, block: str) -> Mlp:
         return Mlp(gate=self._gate(block), down=self.linear(block + "down_proj.weight"))
 
     def _gate(self, block: str) -> Gate:
-        return gate_of(self.linear(block + "gate_proj.weight", block + "up_proj.weight"))
+        style, names = self._config.family.style, ("gate_proj.weight", "up_proj.weight")
+        stored = (FUSED_GATE_UP,) if style.has_fused_projections else names
+        return gate_of(self.linear(*(block + name for name in stored)), style.activation)
 
     def _mixture(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> MoeMlp:
         held = held_experts(config.num, self._ranks)
@@ -308,6 +323,12 @@ class _Builder:
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
+
+    def _layer_norm(self, index: int, name: str) -> Norm:
+        """A norm of a layer; none where its family has no name for it."""
+        if not name:
+            return NormLater(torch.empty(0, device=self._device))
+        return self._norm(f"{layer_prefix(index)}{name}.weight")
 
     def _norm(self, name: str) -> Norm:
         return make_norm(self.norm_weight(name), self._config.block.norm_eps)
