@@ -65,6 +65,7 @@ class ServerFlags:
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], _flag("Whether requests may set a priority.")
     ] = "fcfs"
+    enable_prompt_embeds: Annotated[bool, _flag("Let completions have prompt_embeds.")] = False
     enable_return_hidden_states: Annotated[
         bool, _flag("Let requests have return_hidden_states.")
     ] = False
@@ -160,6 +161,7 @@ class ServerFlags:
             rules=AsyncEngineRules(
                 ping_s=self.stream_ping_s,
                 has_priorities=self.scheduling_policy == "priority",
+                takes_prompt_embeds=self.enable_prompt_embeds,
                 returns_hidden_states=self.enable_return_hidden_states,
                 role=self.role,
             ),

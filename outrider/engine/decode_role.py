@@ -74,7 +74,7 @@ class DecodeRole:
         is_new = len(request.tokens) == len(submission.prompt)
         if submission.transfer.kind != "fetch" or not is_new:
             return False
-        digest = digest_of(submission.prompt, submission.cache_salt)
+        digest = digest_of(submission)
         source = ArrivalSource(submission.transfer, digest)
         arrival = self._arrivals.get(source) or self._begin(request, source)
         if arrival is None:

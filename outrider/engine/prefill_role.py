@@ -64,7 +64,7 @@ class PrefillRole(NothingArrives):
         self._leases[room] = OfferedLease(lease=lease, tokens=tokens)
         self._total_offered += 1
         prompt = SharedPrompt(
-            digest=digest_of(submission.prompt, submission.cache_salt),
+            digest=digest_of(submission),
             num_tokens=len(tokens) if self._ships_rows else num_pages * cache.page_size,
             pages=tuple(lease.pages[:num_pages]),
             has_row_state=self._ships_rows,

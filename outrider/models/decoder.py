@@ -22,6 +22,7 @@ from outrider.models.paged_layout import paged_layout
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_cache import RecurrentLayout, RecurrentPool
 from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.place_embeds import place_embeds_
 from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.sampling.widen_logits import widen_logits
 from outrider.step.attention_backend import AttentionBackend
@@ -124,9 +125,8 @@ class Decoder:
         self._parts = parts
         self._stack = stack_layers(parts.layers)
         self._min_rows = parts.head.min_rows
-        # Rounded to the type of the weights, as families with a factor define it.
-        factor = torch.tensor(config.multipliers.embedding, dtype=torch.float64).to(self.dtype)
-        self._embedding_factor = float(factor)
+        # Families with a factor round it to the type of the weights.
+        self._embedding_factor = float(torch.tensor(config.multipliers.embedding).to(self.dtype))
 
     @property
     def embedding(self) -> torch.Tensor:  # [vocab, hidden]
@@ -184,7 +184,7 @@ class Decoder:
         # Rows past num_query only give linear layers a faster size; attention never sees them.
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
         self.adapters.begin(queries.adapters, tokens.shape[0])
-        hidden_states = self._embed(tokens)
+        hidden_states = self._inputs(plan, tokens)
         aux_hidden_states = hidden_states.new_empty(num_query, self._aux_width(aux_layers))
         aux = AuxStates(layers=aux_layers.layers, out=aux_hidden_states)
         hidden_states = self._stack(
@@ -195,9 +195,17 @@ class Decoder:
             aux_hidden_states[:, -hidden_states.shape[1] :] = hidden_states
         return TargetOutput(hidden_states=hidden_states, aux_hidden_states=aux_hidden_states)
 
-    def _embed(self, tokens: torch.Tensor) -> torch.Tensor:  # [n] -> [n, hidden]
-        embedded = F.embedding(tokens, self._parts.embedding)
-        return embedded if self._embedding_factor == 1.0 else embedded * self._embedding_factor
+    def _inputs(self, plan: StepPlan, tokens: torch.Tensor) -> torch.Tensor:  # [n] -> [n, hidden]
+        """The input of the first layer: embeddings of tokens, or those that requests brought."""
+        multipliers, shape = self.config.multipliers, plan.shape
+        hidden_states = F.embedding(tokens, self._parts.embedding)
+        if self._embedding_factor != 1.0:
+            hidden_states = hidden_states * self._embedding_factor
+        if shape.has_embeds:
+            embeds = plan.embeds
+            of_chunks = slice(shape.num_decode_query, plan.queries.tokens.shape[0])
+            place_embeds_(hidden_states[of_chunks], embeds.vectors, embeds.is_embedded)
+        return hidden_states if multipliers.inputs == 1.0 else hidden_states * multipliers.inputs
 
     def _aux_width(self, aux_layers: AuxLayers) -> int:
         return (len(aux_layers.layers) + aux_layers.final) * self.config.block.hidden

@@ -44,6 +44,7 @@ from outrider.models.expert_tensors import (
     are_stacked,
     sizes_of,
 )
+from outrider.models.expert_weights import read_experts
 from outrider.models.latent_tensors import load_latent_attention
 from outrider.models.layers.adjusted_layers import AdjustedAttention, AdjustedFeed, Scaled
 from outrider.models.layers.attention_layer import Attention
@@ -288,9 +289,7 @@ class _Builder:
     def _mixture(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> MoeMlp:
         held = held_experts(config.num, self._ranks)
         sizes = sizes_of(replace(config, num=len(held)), self._config.block.hidden)
-        gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
-        tensors.read_gate_up(lambda name: self._read(layer + name), gate_up, held)
-        tensors.read_down(lambda name: self._read(layer + name), down, held)
+        gate_up, down = read_experts(self, tensors, layer, sizes, held, self._empty)
         return MoeMlp(
             router=self._router(layer, config, tensors),
             experts=divide_experts(make_experts(gate_up, down), held, self._ranks.experts),
@@ -319,7 +318,7 @@ class _Builder:
         return TopKRouter(config.routing, gate=gate, bias=bias)
 
     def read_wide(self, name: str) -> torch.Tensor:
-        return self._read(name).to(self._device, torch.float32)
+        return self.read_part(name).to(self._device, torch.float32)
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
@@ -334,7 +333,7 @@ class _Builder:
         return make_norm(self.norm_weight(name), self._config.block.norm_eps)
 
     def norm_weight(self, name: str) -> torch.Tensor:
-        stored, family = self._read(name), self._config.family
+        stored, family = self.read_part(name), self._config.family
         return norm_weight(stored, family, dtype=self._dtype, device=self._device)
 
     def _head(self, embedding: torch.Tensor) -> Linear:
@@ -356,7 +355,7 @@ class _Builder:
 
     def adaptable(self, names: Sequence[str], stack_rows: StackRows) -> Linear:
         """A projection of the weights of these names, whose adapters are stacked like them."""
-        weights = {name: self._read_weight(name) for name in names}
+        weights = {name: self.read_weight_part(name) for name in names}
         fused = place_weight(fuse_weights(weights, stack_rows), self._device, self._dtype)
         shape, linear = tuple(fused.shape), self.make_linear(fused)
         if not isinstance(self.adapters, AdapterBank):
@@ -369,17 +368,17 @@ class _Builder:
 
     def read(self, *names: str) -> torch.Tensor:
         """The tensors, stacked, on the device in the dtype of activations."""
-        stacked = torch.cat([self._read(name) for name in names])
+        stacked = torch.cat([self.read_part(name) for name in names])
         return stacked.to(self._device, self._dtype)
 
     def weight(self, *names: str) -> AnyWeight:
         """The weights of a linear layer, stacked, on the device; quantised if stored so."""
-        stacked = stack_weights([self._read_weight(name) for name in names])
+        stacked = stack_weights([self.read_weight_part(name) for name in names])
         return place_weight(stacked, self._device, self._dtype)
 
-    def _read_weight(self, name: str) -> AnyWeight:
+    def read_weight_part(self, name: str) -> AnyWeight:
         return self._source.read_weight(name, self._cuts.cut(name))
 
-    def _read(self, name: str) -> torch.Tensor:
+    def read_part(self, name: str) -> torch.Tensor:
         """This rank's part of a tensor, as stored."""
         return self._source.read(name, self._cuts.cut(name))

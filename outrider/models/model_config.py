@@ -124,6 +124,11 @@ class ModelConfig:
         return USUAL_PAGE
 
     @property
+    def takes_embeds(self) -> bool:
+        """Embeddings may stand in place of tokens."""
+        return True
+
+    @property
     def has_row_state(self) -> bool:
         """Whether rows have recurrent states outside of pages."""
         return bool(self.recurrence.layers)

@@ -17,7 +17,8 @@ class Multipliers:
     """Those of a Llama, except for the scale of scores, are the defaults."""
 
     attention: float  # of the products of queries and keys
-    embedding: float = 1.0
+    embedding: float = 1.0  # of the embeddings of tokens
+    inputs: float = 1.0  # of the input of the first layer, which a request may bring
     residual: float = 1.0  # of what a layer adds to the stream
     logits: float = 1.0
     score_cap: float = NO_CAP  # of attention
@@ -40,7 +41,7 @@ def parse_multipliers(
         case "granite":
             return Multipliers(
                 attention=read_real_or(fields, "attention_multiplier", 1.0),
-                embedding=read_real_or(fields, "embedding_multiplier", 1.0),
+                inputs=read_real_or(fields, "embedding_multiplier", 1.0),
                 residual=read_real_or(fields, "residual_multiplier", 1.0),
                 logits=1.0 / read_real_or(fields, "logits_scaling", 1.0),
             )

@@ -1,52 +1,29 @@
 """Metrics for Prometheus. Names after the prefix are vLLM's where it has them."""
 
-import re
 from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from outrider.frontend.request_state import RequestState
+from outrider.server.metric_names import OUR_PREFIX, SGLANG, VLLM
 from outrider.server.occupancy_window import OccupancyWindow
 from outrider.wire.engine_stats import EngineStats, joined_replicas
 from outrider.wire.sleep_level import SleepLevel
 from outrider.wire.submission import Progress, RequestUpdate
 
-_PREFIX = "outrider:"
 _SECONDS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 30, 60, 120)
 _GAPS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
 _DRAFTS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 63)
 
 
-# Of our metrics, those that vLLM has under the same name. Its tools read them with its prefix.
-_SHARED = (
-    "num_requests_running",
-    "num_requests_waiting",
-    "kv_cache_usage_perc",
-    "prefix_cache_queries",
-    "prefix_cache_hits",
-    "num_preemptions",
-    "engine_sleep_state",
-    "prompt_tokens",
-    "generation_tokens",
-    "request_success",
-    "time_to_first_token_seconds",
-    "inter_token_latency_seconds",
-    "e2e_request_latency_seconds",
-    "request_queue_time_seconds",
-    "request_prefill_time_seconds",
-    "request_decode_time_seconds",
-    "request_prompt_tokens",
-    "request_generation_tokens",
-    "spec_decode_num_drafts",
-    "spec_decode_num_draft_tokens",
-    "spec_decode_num_accepted_tokens",
-    "spec_decode_num_accepted_tokens_per_pos",
-)
+_RATES = {  # SGLang has them as gauges
+    "prefix_cache_hit_rate": "Hits of queries, since the worker started.",
+    "generation_tokens_per_second": "In the last 10 s.",
+    "spec_decode_accept_length": "Tokens per round in the last 10 s.",
+    "spec_decode_accept_rate": "Accepted of drafted tokens in the last 10 s.",
+}
 _SLEEP_STATES: dict[str, SleepLevel] = {"awake": 0, "weights_offloaded": 1, "discard_all": 2}
-_OURS_LINE = re.compile(rb"^((?:# (?:HELP|TYPE) )?)outrider:", re.MULTILINE)
-# When a counter began. vLLM does not have these, and its benchmark would add them up as counts.
-_CREATED = re.compile(rb"^(?:# (?:HELP|TYPE) )?outrider:\w+_created\b.*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +86,7 @@ class Meter:
             "spec_decode_num_accepted_tokens_per_pos", "Drafts accepted, by depth.", "position"
         )
         self._budget = self._histogram("spec_decode_draft_length", "Drafts of a round.", _DRAFTS)
+        self._rates = {name: self._gauge(name, text) for name, text in _RATES.items()}
         self._sleep = self._states("engine_sleep_state", "1 for the current one.", "sleep_state")
         self.note_sleep(0)
         self._window = OccupancyWindow()
@@ -124,15 +102,9 @@ class Meter:
         return 1.0 + totals.accepted / totals.rounds if totals.rounds else 1.0
 
     def render(self) -> bytes:
-        """All metrics in Prometheus' text format; those that vLLM has, with its prefix, too."""
-        ours = generate_latest(self._registry)
-        shared = [
-            f"{_PREFIX}{name}{suffix}"
-            for name in _SHARED
-            for suffix in ("", "_total", "_sum", "_count", "_bucket")
-        ]
-        vllm = generate_latest(self._registry.restricted_registry(shared))
-        return ours + _OURS_LINE.sub(rb"\1vllm:", _CREATED.sub(b"", vllm))
+        """All metrics in Prometheus' text format, under our names and those of other engines."""
+        registry = self._registry
+        return generate_latest(registry) + VLLM.render(registry) + SGLANG.render(registry)
 
     def note_stats(self, stats: EngineStats, *, num_in_flight: int, replica: int = 0) -> None:
         """Add what a worker has counted; its totals begin at 0 with every new worker."""
@@ -144,6 +116,9 @@ class Meter:
         self._running.set(running)
         self._waiting.set(waiting)
         self._kv.set(used)
+        queried = joined.prefix.queried_tokens
+        hit_rate = joined.prefix.hit_tokens / queried if queried else 0.0
+        self._rates["prefix_cache_hit_rate"].set(hit_rate)
         work, faults = stats.work, stats.faults
         now = {
             self._busy: work.busy_s,
@@ -167,6 +142,12 @@ class Meter:
             active_s=all_work.active_s, busy_s=all_work.busy_s
         )
         self._occupancy.set(self.forward_occupancy)
+
+    def note_rates(self, *, tokens_per_s: float, accept_length: float, accept_rate: float) -> None:
+        """What the server did in the last period."""
+        self._rates["generation_tokens_per_second"].set(tokens_per_s)
+        self._rates["spec_decode_accept_length"].set(accept_length)
+        self._rates["spec_decode_accept_rate"].set(accept_rate)
 
     def note_waiting(self, num_waiting: int) -> None:
         """Requests wait while no worker reports them."""
@@ -244,21 +225,21 @@ class Meter:
             self._accepted_at.labels(self._model, position).inc(now - then)
 
     def _gauge(self, name: str, text: str) -> Gauge:
-        gauge = Gauge(_PREFIX + name, text, ["model_name"], registry=self._registry)
+        gauge = Gauge(OUR_PREFIX + name, text, ["model_name"], registry=self._registry)
         return gauge.labels(self._model)
 
     def _states(self, name: str, text: str, label: str) -> Gauge:
         """A gauge with 1 for the current state and 0 for the others; the caller sets both."""
-        return Gauge(_PREFIX + name, text, ["model_name", label], registry=self._registry)
+        return Gauge(OUR_PREFIX + name, text, ["model_name", label], registry=self._registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         """A counter of this model. If it has further labels, the caller sets them."""
         names = ["model_name", *labels]
-        counter = Counter(_PREFIX + name, text, names, registry=self._registry)
+        counter = Counter(OUR_PREFIX + name, text, names, registry=self._registry)
         return counter if labels else counter.labels(self._model)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         histogram = Histogram(
-            _PREFIX + name, text, ["model_name"], buckets=buckets, registry=self._registry
+            OUR_PREFIX + name, text, ["model_name"], buckets=buckets, registry=self._registry
         )
         return histogram.labels(self._model)

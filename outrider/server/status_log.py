@@ -1,4 +1,4 @@
-"""A log line every ten seconds while there is work: load, speed, acceptance and KV use."""
+"""Every ten seconds: rates for the metrics and, while there is work, a log line of the load."""
 
 import asyncio
 import logging
@@ -34,13 +34,18 @@ class Status:
 
 
 async def log_status(meter: Meter, period_s: float = PERIOD_S) -> None:
-    """Log until cancelled. A period without work has no line."""
+    """Report until cancelled. A period without work has no line."""
     before = meter.totals
     while True:
         await asyncio.sleep(period_s)
         now = meter.totals
+        status = status_between(before, now, period_s)
+        meter.note_rates(
+            tokens_per_s=status.tokens_per_s,
+            accept_length=status.accept_length,
+            accept_rate=status.accept_rate,
+        )
         if now != before or now.running or now.waiting:
-            status = status_between(before, now, period_s)
             _log.info("%s", status, extra=facts(**asdict(status)))
         before = now
 

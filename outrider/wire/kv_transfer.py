@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
+from outrider.wire.submission import Submission
 from outrider.wire.transfer_order import TransferOrder
 
 
@@ -20,11 +21,12 @@ class SharedPrompt:
     has_row_state: bool  # the state of its row travels, too
 
 
-def digest_of(prompt: Sequence[int], salt: str) -> str:
-    """A name for the text of a prompt."""
+def digest_of(submission: Submission) -> str:
+    """A name for the KV of a prompt: its text, and what cached prefixes are shared by."""
+    prompt = submission.prompt
     found = hashlib.sha256(f"{len(prompt)} tokens, then the salt\n".encode())
     found.update(array("q", prompt).tobytes())
-    found.update(salt.encode())
+    found.update(submission.prefix_salt)
     return found.hexdigest()
 
 

@@ -1,6 +1,7 @@
 """Clients choose rooms, and pages are used again: a transfer touches its own only."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 from support.engines import engine_of, make_submission, run_all
@@ -18,6 +19,8 @@ from outrider.models.target import load_target
 from outrider.runtime.draft_kinds import NoDraft
 from outrider.server.protocol.completions_protocol import CompletionRequest
 from outrider.step.device_stream import HostEvent, HostStream
+from outrider.wire.adapter import Adapter
+from outrider.wire.kv_transfer import digest_of
 
 LONG_S = 60.0
 
@@ -136,3 +139,16 @@ def test_prompts_that_share_a_room_are_refused():
         )
         with pytest.raises(RequestError, match="a room of its own per prompt"):
             body._orders(role, 2)
+
+
+def test_the_name_of_a_prompts_kv_has_its_salt_and_its_adapter():
+    (plain,) = submissions()[2:]
+    named = Adapter(path="folder", version="1")
+    others = [
+        replace(plain, cache_salt="tenant"),
+        replace(plain, adapter=named),
+        replace(plain, adapter=replace(named, version="2")),
+        replace(plain, adapter=named, cache_salt="tenant"),
+        replace(plain, prompt=plain.prompt[:-1]),
+    ]
+    assert len({digest_of(each) for each in (plain, *others)}) == 6

@@ -9,6 +9,7 @@ import pytest
 from support.served import ServerProcess, wait_for
 
 from outrider.config.log_settings import JsonFormatter, facts
+from outrider.server.metric_names import SGLANG
 from outrider.server.metrics import Meter, ServerTotals
 from outrider.server.status_log import log_status, status_between
 
@@ -65,6 +66,29 @@ def test_metrics_that_vllm_has_are_also_under_its_names() -> None:
     assert 'vllm:spec_decode_num_drafts_total{model_name="m: outrider:x"} 0.0' in counters
     assert not [line for line in lines if line.startswith("vllm:") and "_created" in line]
     assert not [line for line in lines if line.startswith("vllm:worker_restarts")]
+
+
+def test_metrics_that_sglang_has_are_also_under_its_names() -> None:
+    meter = Meter("m: outrider:prompt_tokens")
+    meter.note_waiting(3)
+    meter.note_rates(tokens_per_s=5.0, accept_length=2.5, accept_rate=0.5)
+    lines = meter.render().decode().splitlines()
+    theirs = [line for line in lines if "sglang:" in line]
+    label = '{model_name="m: outrider:prompt_tokens"}'
+    for name, value in (
+        ("num_queue_reqs", 3.0),
+        ("gen_throughput", 5.0),
+        ("spec_accept_length", 2.5),
+        ("prompt_tokens_total", 0.0),
+        ("spec_verify_calls_total", 0.0),
+        ("prompt_tokens_histogram_count", 0.0),
+    ):
+        assert f"sglang:{name}{label} {value}" in theirs
+    assert "# TYPE sglang:token_usage gauge" in theirs
+    assert "# TYPE sglang:cached_tokens_total counter" in theirs
+    assert not [line for line in theirs if "_created" in line]
+    names = {line.split("{")[0] for line in lines if not line.startswith("#")}
+    assert sum(name.startswith("sglang:") for name in names) > len(SGLANG.theirs)
 
 
 def test_docs_load_nothing_from_other_hosts(server: ServerProcess) -> None:

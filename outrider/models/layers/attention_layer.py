@@ -1,6 +1,6 @@
 """The attention part of a decoder layer: projections, rotation, the KV write and the backend."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from outrider.models.model_config import AttentionConfig
 from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.ops.attention.kv_codes import is_narrow, store_codes
 from outrider.ops.fixed_activations import sigmoid
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.head_norm import HeadNorm
@@ -126,12 +127,30 @@ class SelfAttention:
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
-        queries, gates = self.project(x, layer, step)
+        queries, gates = project_and_store(self.project, x, layer, step)
         out = self.gate(step.backend.run(queries, layer, step.plan, self.rule), gates)
         return self.output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
 
     def write_kv(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
-        self.project(x, layer, step)
+        project_and_store(self.project, x, layer, step)
+
+
+def project_and_store(
+    project: Projection, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep
+) -> tuple[torch.Tensor, torch.Tensor]:  # as of a `Projection`
+    """The projection with its KV write, into a pool of any type.
+
+    Projections write the type of activations. For a pool of codes they write to slots of their own,
+    one for each query token, and all codes are rounded in one place.
+    """
+    if not is_narrow(layer):
+        return project(x, layer, step)
+    num_query = step.slots.shape[0]
+    wide = torch.empty(num_query, 1, *layer.shape[2:], dtype=x.dtype, device=x.device)
+    own_slots = torch.arange(num_query, device=x.device)
+    projected = project(x, wide, replace(step, slots=own_slots))
+    store_codes(layer, step.slots, wide[:, 0])
+    return projected
 
 
 def pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:  # [n, ...] -> [rows, ...]
