@@ -19,6 +19,7 @@ from outrider.cli import (
     generate,
     models_command,
     serve,
+    train_blocks,
     train_command,
 )
 from outrider.cli.config_file import with_config_file
@@ -53,6 +54,8 @@ for _command in (
 bench.app.command("acceptance", cls=GroupedHelp)(bench_acceptance.acceptance)
 bench.app.command("serve", cls=GroupedHelp)(bench_serve.bench_serve)
 app.add_typer(bench.app, name="bench")
+train_command.app.command("dflash")(train_blocks.dflash)
+train_command.app.command("dspark")(train_blocks.dspark)
 app.add_typer(train_command.app, name="train")
 
 

@@ -24,8 +24,8 @@ from outrider.frontend.batch_bar import batch_bar, no_bar
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.interrupts import held_interrupts, import_torch
 from outrider.frontend.llm_config import (
+    cache_config,
     execution_config,
-    kv_cache,
     limits_config,
     own_draft,
     parallel_config,
@@ -165,7 +165,9 @@ class LLM:
             lora=lora_config(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=limits_config(context, max_num_seqs, max_num_batched_tokens),
-            cache=kv_cache(block_size, kv_tokens, enable_prefix_caching, gpu_memory_utilization),
+            cache=cache_config(
+                flags, block_size, kv_tokens, enable_prefix_caching, gpu_memory_utilization
+            ),
             execution=execution_config(
                 executor, flags.get("enforce_eager", enforce_eager), depth, record, deterministic
             ),

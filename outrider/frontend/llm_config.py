@@ -1,4 +1,4 @@
-"""The settings of an engine from the arguments of `LLM`."""
+"""The records of an engine's configuration, from the arguments of `LLM`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,9 +23,9 @@ from outrider.errors import ConfigError
 
 def own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig:
     """The draft configuration. Arguments other than "auto" replace its fields."""
-    for name in ("adaptive", "check"):
-        if arguments[name] not in ("auto", True, False):
-            raise ConfigError(f"{name} must be True, False or 'auto', got {arguments[name]!r}")
+    for field, name in (("adaptive", "adaptive"), ("check", "check_draft")):
+        if arguments[field] not in ("auto", True, False):
+            raise ConfigError(f"{name} must be True, False or 'auto', got {arguments[field]!r}")
     config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
     return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
 
@@ -60,11 +60,20 @@ def limits_config(
     return LimitsConfig(context=context, rows=max_num_seqs, step_tokens=step_tokens)
 
 
-def kv_cache(
-    page_size: int | Auto, kv_tokens: int | Auto, prefix: bool, memory_share: float
+def cache_config(
+    flags: Mapping[str, Any],
+    page_size: int | Auto,
+    kv_tokens: int | Auto,
+    prefix: bool,
+    memory_share: float,
 ) -> CacheConfig:
+    """The paged KV cache."""
     return CacheConfig(
-        page_size=page_size, kv_tokens=kv_tokens, prefix=prefix, memory_share=memory_share
+        page_size=page_size,
+        kv_tokens=kv_tokens,
+        prefix=prefix,
+        memory_share=memory_share,
+        kv_dtype=flags.get("kv_cache_dtype", "auto"),
     )
 
 

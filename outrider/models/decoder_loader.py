@@ -4,7 +4,7 @@ Peak memory is the finished model and one fused projection.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,10 +43,12 @@ from outrider.models.expert_tensors import (
     are_stacked,
     sizes_of,
 )
+from outrider.models.expert_weights import read_experts
 from outrider.models.latent_tensors import load_latent_attention
 from outrider.models.layers.attention_layer import Attention
 from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import Gate, SharedGate, gate_of
+from outrider.models.layers.kv_scales import NO_SCALES, HeadScales, KVScales
 from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.normed_linear import gate_behind
@@ -54,11 +56,13 @@ from outrider.models.layers.reduced_layers import ReducedAttention, ReducedFeed
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.layers.router import TopKRouter
 from outrider.models.model_config import (
+    AttentionConfig,
     LatentConfig,
     ModelConfig,
     read_config,
 )
 from outrider.models.norm_tensors import norm_weight
+from outrider.models.quantised.stored_kv_scales import find_kv_scales
 from outrider.models.rank_share import decoder_cuts, share_of
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
@@ -107,6 +111,7 @@ def load_decoder(
             ranks=ranks,
         )
         builder.reserve_adapters(bank)
+        builder.use_kv_scales(checkpoint.kv_scales())
         return builder.build()
 
 
@@ -177,6 +182,7 @@ class _Builder:
         self._model = config
         self._config = share_of(config, ranks)  # what is built here
         self._ranks = ranks
+        self._stored_scales: Mapping[str, torch.Tensor] = {}
         self._cuts = decoder_cuts(config, ranks, are_experts_stacked=are_experts_stacked)
         self._are_experts_stacked = are_experts_stacked
         self._source = source
@@ -202,6 +208,26 @@ class _Builder:
                 dtype=self._dtype,
                 device=self._device,
             )
+
+    def use_kv_scales(self, stored: Mapping[str, torch.Tensor]) -> None:
+        """Scale codes of keys and values, in layers that are made from now on, by these tensors."""
+        self._stored_scales = stored
+
+    def kv_scales(self, prefix: str, attention: AttentionConfig) -> KVScales:
+        whole = self._model.attention
+        assert isinstance(whole, AttentionConfig), "latents have no such scales"
+        found = find_kv_scales(self._stored_scales, prefix, whole.kv_heads)
+        if found is None:
+            return NO_SCALES
+        cut, dim = self._cuts.cut(prefix + "k_proj.weight"), whole.head_dim
+        heads = cut.of(torch.arange(whole.kv_heads * dim))[::dim] // dim  # of this rank
+        return HeadScales.make(
+            found.keys[heads],
+            found.values[heads],
+            group=attention.heads // attention.kv_heads,
+            dtype=self._dtype,
+            device=self._device,
+        )
 
     def build(self) -> Decoder:
         config = self._config
@@ -273,9 +299,7 @@ class _Builder:
     def _mixture(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> MoeMlp:
         held = held_experts(config.num, self._ranks)
         sizes = sizes_of(replace(config, num=len(held)), self._config.block.hidden)
-        gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
-        tensors.read_gate_up(lambda name: self._read(layer + name), gate_up, held)
-        tensors.read_down(lambda name: self._read(layer + name), down, held)
+        gate_up, down = read_experts(self, tensors, layer, sizes, held, self._empty)
         return MoeMlp(
             router=self._router(layer, config, tensors),
             experts=divide_experts(make_experts(gate_up, down), held, self._ranks.experts),
@@ -304,7 +328,7 @@ class _Builder:
         return TopKRouter(config.routing, gate=gate, bias=bias)
 
     def read_wide(self, name: str) -> torch.Tensor:
-        return self._read(name).to(self._device, torch.float32)
+        return self.read_part(name).to(self._device, torch.float32)
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
@@ -313,7 +337,7 @@ class _Builder:
         return make_norm(self.norm_weight(name), self._config.block.norm_eps)
 
     def norm_weight(self, name: str) -> torch.Tensor:
-        stored, family = self._read(name), self._config.family
+        stored, family = self.read_part(name), self._config.family
         return norm_weight(stored, family, dtype=self._dtype, device=self._device)
 
     def _head(self, embedding: torch.Tensor) -> Linear:
@@ -335,7 +359,7 @@ class _Builder:
 
     def adaptable(self, names: Sequence[str], stack_rows: StackRows) -> Linear:
         """A projection of the weights of these names, whose adapters are stacked like them."""
-        weights = {name: self._read_weight(name) for name in names}
+        weights = {name: self.read_weight_part(name) for name in names}
         fused = place_weight(fuse_weights(weights, stack_rows), self._device, self._dtype)
         shape, linear = tuple(fused.shape), self.make_linear(fused)
         if not isinstance(self.adapters, AdapterBank):
@@ -348,17 +372,17 @@ class _Builder:
 
     def read(self, *names: str) -> torch.Tensor:
         """The tensors, stacked, on the device in the dtype of activations."""
-        stacked = torch.cat([self._read(name) for name in names])
+        stacked = torch.cat([self.read_part(name) for name in names])
         return stacked.to(self._device, self._dtype)
 
     def weight(self, *names: str) -> AnyWeight:
         """The weights of a linear layer, stacked, on the device; quantised if stored so."""
-        stacked = stack_weights([self._read_weight(name) for name in names])
+        stacked = stack_weights([self.read_weight_part(name) for name in names])
         return place_weight(stacked, self._device, self._dtype)
 
-    def _read_weight(self, name: str) -> AnyWeight:
+    def read_weight_part(self, name: str) -> AnyWeight:
         return self._source.read_weight(name, self._cuts.cut(name))
 
-    def _read(self, name: str) -> torch.Tensor:
+    def read_part(self, name: str) -> torch.Tensor:
         """This rank's part of a tensor, as stored."""
         return self._source.read(name, self._cuts.cut(name))

@@ -26,6 +26,7 @@ from outrider.runtime.target_cache import (
     TargetCache,
     adapt_settings,
     check_rows,
+    narrow_layout,
     open_cache,
 )
 from outrider.runtime.warmup import Rungs, list_shapes, take_memory, warm_up
@@ -95,6 +96,7 @@ def assemble_runner(
 ) -> tuple[Runner, RunnerFacts]:
     """Tables, drafter, planner and program around a loaded model; then pages; then graphs."""
     layout = model.layout(page_size=settings.host.page_size, nodes=draft.facts.budget.nodes)
+    layout = narrow_layout(layout, settings.kv_dtype)
     settings = adapt_settings(layout, settings)
     stream = open_device_stream(torch.device(settings.device))
     with stream.active():  # the first step runs on this stream, after all that is made here
@@ -214,7 +216,14 @@ def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: 
         num_pages=num_pages,
         tp_size=loaded.ranks.size,
         ranks=(own,),
+        kv_dtype=_kv_name(loaded, settings),
     )
+
+
+def _kv_name(loaded: _Loaded, settings: Settings) -> str:
+    if settings.kv_dtype != "auto":
+        return settings.kv_dtype
+    return str(loaded.layout.dtype).removeprefix("torch.")
 
 
 def _draft_facts(draft: DraftKind, buckets: Buckets) -> DraftFacts:

@@ -59,6 +59,7 @@ class MemoryFacts:
     num_pages: int  # usable KV pages; page 0 not counted
     tp_size: int  # ranks that share every layer
     ranks: tuple[RankFacts, ...]  # the processes that compute the model; the rest is of rank 0
+    kv_dtype: str = "float32"  # in which keys and values are stored
 
     @property
     def dp_size(self) -> int:

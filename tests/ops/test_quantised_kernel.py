@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from support.packed_forms import FORMS, quantised_of
 
 from outrider.ops.linear.any_weight import fuse_weights, stack_weights, widened
-from outrider.ops.linear.quantised_weight import QuantisedWeight
+from outrider.ops.linear.quantised_weight import NIBBLE_BLOCK, QuantisedWeight
 
 pytest.importorskip("triton")
 from outrider.ops.linear.linear import FixedLinear
 from outrider.ops.linear.linear_limits import MOST_QUANTISED_ROWS
 from outrider.ops.linear.linear_triton import LinearTile, launch_linear
 from outrider.ops.linear.quantised_linear import QuantisedLinear
-from outrider.ops.linear.quantised_product_triton import NIBBLE_BLOCK, widen_triton
+from outrider.ops.linear.quantised_product_triton import widen_triton
 
 ROWS, OUTPUTS, INPUTS = 3, 40, 160  # more inputs than a block of 4-bit codes, and no multiple
 
@@ -42,7 +42,7 @@ def test_a_product_is_that_with_the_stored_numbers(form):
 def test_a_kernel_widens_codes_to_the_numbers_exactly(form):
     weight, values = quantised_of(form, OUTPUTS, INPUTS)
     assert torch.equal(weight.widen(), values)
-    wide = widen_triton(weight.in_blocks(NIBBLE_BLOCK), torch.float32)
+    wide = widen_triton(weight.for_kernels(), torch.float32)
     assert torch.equal(wide, values[:, weight.order] if len(weight.order) else values)
 
 
@@ -59,7 +59,7 @@ def test_sums_run_as_with_a_dense_weight(form):
     depth = NIBBLE_BLOCK // 2 if weight.has_nibbles else NIBBLE_BLOCK
     dense, codes = (LinearTile(16, 32, each, stages=1) for each in (depth, NIBBLE_BLOCK))
     options, x = {"has_residual": False, "is_gated": False}, inputs()
-    ours = launch_linear(x, weight.in_blocks(NIBBLE_BLOCK), x, tile=codes, **options)
+    ours = launch_linear(x, weight.for_kernels(), x, tile=codes, **options)
     assert torch.equal(ours, launch_linear(x, values, x, tile=dense, **options))
 
 
@@ -102,5 +102,5 @@ def test_the_least_and_the_largest_power_of_two_are_widened():
     assert right[:, 8:16].isnan().all()
     assert right[:, :8].abs().max() > 0
     assert not weight.is_finite()
-    found = widen_triton(weight.in_blocks(NIBBLE_BLOCK), torch.float32)
+    found = widen_triton(weight.for_kernels(), torch.float32)
     torch.testing.assert_close(found, right, rtol=0, atol=0, equal_nan=True)

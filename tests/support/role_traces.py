@@ -11,7 +11,7 @@ PROMPTS = [
     for n, length in enumerate((1, 5, 30))
 ]
 NUM_TARGET_LAYERS = 3  # their pages come first
-DRAFTERS = ["none", "ngram", "relative", "eagle", "eagle3", "mtp", "modules"]
+DRAFTERS = ["none", "ngram", "relative", "eagle", "eagle3", "dspark", "mtp", "modules"]
 
 
 def draft_of(models, name):

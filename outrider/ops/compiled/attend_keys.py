@@ -20,7 +20,8 @@ from outrider.ops.compiled.thread_team import num_threads, thread_index
 NUM_GROUP = 7
 MOST_GROUPS = 2
 ENTRY_BYTES = 8 + 4  # slot and score of a visible key
-_NUM_GIVEN = 11
+_NUM_GIVEN = 12
+_NUM_CODES = 256
 _MANY = 1 << 40
 
 
@@ -82,6 +83,42 @@ def _read_keys(
 
 
 @compiled()
+def _read_codes(
+    query: np.ndarray,  # [dim]
+    codes: np.ndarray,  # [slots, 2 * kv_heads, dim] uint8
+    table: np.ndarray,  # [256] the number that each code stands for; NaN is one of them
+    head: int,  # of keys
+    visible: np.ndarray,  # [n] slots
+    weights: np.ndarray,  # [n] scratch
+    factor: np.float32,
+    cap: np.float32,
+    out: np.ndarray,  # [dim]
+) -> None:
+    """`_read_keys` from a pool of 8-bit codes."""
+    largest = np.float32(-np.inf)
+    for place in range(len(visible)):
+        key = codes[visible[place], head]
+        for channel in range(len(out)):
+            out[channel] = table[key[channel]]  # nothing else is in `out` yet
+        score = _dot(query, out) * factor
+        if cap > np.float32(0.0):
+            score = _soft_cap(score, cap)
+        weights[place] = score
+        largest = max(largest, score)
+    for place in range(len(visible)):
+        weights[place] = exp_of(weights[place] - largest)
+    value_head = head + codes.shape[1] // 2
+    out[:] = np.float32(0.0)
+    for place in range(len(visible)):
+        weight, value = weights[place], codes[visible[place], value_head]
+        for channel in range(len(out)):
+            out[channel] += weight * table[value[channel]]
+    inverse = np.float32(1.0) / _sum(weights)
+    for channel in range(len(out)):
+        out[channel] *= inverse
+
+
+@compiled()
 def _find_visible(group: np.ndarray, token: int, visible: np.ndarray) -> int:
     """Write the slots that a query token of the group sees, [keys]; returns their number."""
     width, keys, place = group[5], group[6], token
@@ -101,16 +138,19 @@ def attend(
     group: np.ndarray,  # [NUM_GROUP]
     query: tuple[int, int],  # address of float32 [num_query, stride], and the stride
     sizes: tuple[int, int, int],  # query heads, vectors of a slot, channels of a head
-    pool_at: int,  # address of float32 [slots, vectors, dim]
+    stored: tuple[int, int],  # address of [slots, vectors, dim], and of a table if these are codes
     rule: tuple[np.float32, np.float32, int],  # scale, soft cap or 0, sliding window
     out_at: int,  # address of float32 [num_query, heads, dim]
     scratch_at: int,  # ENTRY_BYTES for every key and thread
 ) -> None:
     """Each thread computes every n-th pair of query token and head: later tokens see more keys."""
     (heads, vectors, dim), (query_at, stride), (factor, cap, window) = sizes, query, rule
+    pool_at, table_at = stored
     first, tokens, keys = group[0], group[1], group[6]
     queries = carray(pointer_to(query_at), (_MANY, stride), np.float32)
     pool = carray(pointer_to(pool_at), (_MANY, vectors, dim), np.float32)
+    codes = carray(pointer_to(pool_at), (_MANY, vectors, dim), np.uint8)
+    table = carray(pointer_to(table_at), (_NUM_CODES,), np.float32)
     out = carray(pointer_to(out_at), (_MANY, heads, dim), np.float32)
     thread, per_key = thread_index(), heads // (vectors // 2)
     scratch = scratch_at + thread * keys * ENTRY_BYTES
@@ -122,22 +162,19 @@ def attend(
         if token != last:
             last, num = token, _find_visible(group, token, visible)
             oldest = max(num - window, 0)
-        _read_keys(
-            queries[first + token, head * dim : (head + 1) * dim],
-            pool,
-            head // per_key,
-            visible[oldest:num],
-            weights[oldest:num],
-            factor,
-            cap,
-            out[first + token, head],
-        )
+        own, key_head = queries[first + token, head * dim : (head + 1) * dim], head // per_key
+        seen, scores, read = visible[oldest:num], weights[oldest:num], out[first + token, head]
+        if table_at:
+            _read_codes(own, codes, table, key_head, seen, scores, factor, cap, read)
+        else:
+            _read_keys(own, pool, key_head, seen, scores, factor, cap, read)
 
 
 @callback("void(voidptr)")
 def attend_rows(pointer: int) -> None:
     """0 groups, 1 query, 2 its stride, 3 heads, 4 vectors, 5 channels, 6 pool, 7 scale and
-    soft cap as float32, 8 sliding window, 9 output, 10 scratch; then the groups.
+    soft cap as float32, 8 sliding window, 9 output, 10 scratch, 11 table of codes or 0; then the
+    groups.
     """
     given = carray(pointer, (_NUM_GIVEN + MOST_GROUPS * NUM_GROUP,), np.int64)
     factors = carray(pointer_to(given[7]), (2,), np.float32)
@@ -146,4 +183,4 @@ def attend_rows(pointer: int) -> None:
     for number in range(given[0]):
         start = _NUM_GIVEN + number * NUM_GROUP
         group = given[start : start + NUM_GROUP]
-        attend(group, query, sizes, given[6], rule, given[9], given[10])
+        attend(group, query, sizes, (given[6], given[11]), rule, given[9], given[10])

@@ -41,7 +41,7 @@ def choose_linear(
     def dense_or_quantised(weight: AnyWeight) -> Linear:
         if not isinstance(weight, QuantisedWeight):
             return make_dense(weight)
-        if fits_kernels(weight):
+        if fits_kernels(weight, device):
             return QuantisedLinear(weight, make_dense)
         return make_dense(weight.widen().to(computed_dtype(dtype, device)))
 

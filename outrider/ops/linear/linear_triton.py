@@ -23,12 +23,8 @@ from outrider.ops.linear.bulk_linear_triton import (
     launch_bulk,
 )
 from outrider.ops.linear.linear_limits import MOST_SKINNY_ROWS
-from outrider.ops.linear.quantised_product_triton import (
-    NIBBLE_BLOCK,
-    quantised_product,
-    weight_arguments,
-)
-from outrider.ops.linear.quantised_weight import QuantisedWeight
+from outrider.ops.linear.quantised_product_triton import quantised_product, weight_arguments
+from outrider.ops.linear.quantised_weight import NIBBLE_BLOCK, QuantisedWeight
 from outrider.ops.linear.specialized_tiles_triton import (
     choose_specialized_tile,
     fits_specialized,

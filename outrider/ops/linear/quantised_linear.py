@@ -27,9 +27,9 @@ class QuantisedLinear:
     ) -> None:
         # A CPU installation has no Triton.
         from outrider.ops.linear import linear_triton
-        from outrider.ops.linear.quantised_product_triton import NIBBLE_BLOCK, widen_triton
+        from outrider.ops.linear.quantised_product_triton import widen_triton
 
-        self.weight = weight.in_blocks(NIBBLE_BLOCK)
+        self.weight = weight.for_kernels()
         self._make_dense = make_dense
         self._kernels = linear_triton
         self._widen = widen_triton
@@ -65,12 +65,12 @@ def in_order(x: torch.Tensor, weight: QuantisedWeight) -> torch.Tensor:  # [n, i
     return x.index_select(1, weight.order) if len(weight.order) else x
 
 
-def fits_kernels(weight: QuantisedWeight) -> bool:
-    """Whether our kernels multiply by this weight. Others are widened at load."""
-    if not weight.codes.is_cuda:
+def fits_kernels(weight: QuantisedWeight, device: torch.device) -> bool:
+    """Whether our kernels multiply by this weight on a device. Others are widened at load."""
+    if device.type != "cuda":
         return False
     scales = weight.scales
     has_fp8 = weight.kind == "e4m3" or scales.scales.dtype == torch.float8_e4m3fn
-    if has_fp8 and torch.cuda.get_device_capability(weight.codes.device) < _FP8_CAPABILITY:
+    if has_fp8 and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
         return False
     return scales.scales.shape[0] == 1 or scales.group >= _LEAST_GROUP

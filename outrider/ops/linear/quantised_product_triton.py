@@ -13,11 +13,8 @@ import triton
 import triton.language as tl
 
 from outrider.ops.linear.any_weight import AnyWeight
-from outrider.ops.linear.quantised_weight import QuantisedWeight
+from outrider.ops.linear.quantised_weight import NIBBLE_BLOCK, QuantisedWeight
 
-# Inputs of a block of 4-bit codes in the layout of the kernels: a tile is as deep, so the low bits
-# of its bytes are the first half of its inputs, and the high bits are the second.
-NIBBLE_BLOCK = 128
 _E2M1_TO_FLOAT = tl.constexpr(2.0**126)  # moves the exponent of shifted e2m1 bits to its place
 _DENSE: dict[str, str | int | bool] = {
     "KIND": "dense",
