@@ -13,6 +13,7 @@ from outrider.models.layers.attention_layer import (
     SigmoidGate,
     SplitProjection,
 )
+from outrider.models.layers.kv_scales import KVScales
 from outrider.models.layers.normed_linear import project_behind
 from outrider.models.model_config import AttentionConfig, ModelConfig
 from outrider.models.qkv_tensors import spread_heads, stack_qkv
@@ -34,6 +35,10 @@ class AttentionReader(Protocol):
 
     def linear(self, *names: str) -> Linear:
         """One projection for several weights with the same input, stacked."""
+        ...
+
+    def kv_scales(self, prefix: str, attention: AttentionConfig) -> KVScales:
+        """The scales of keys and values that are stored for the module of this prefix."""
         ...
 
     def adaptable(self, names: Sequence[str], stack_rows: StackRows) -> Linear:
@@ -72,6 +77,7 @@ class AttentionLoader:
             gate=SigmoidGate() if has_gates else NoGate(),
             output=self._reader.linear(self._prefix + "o_proj.weight"),
             rule=self._rule,
+            kv_scales=self._reader.kv_scales(self._prefix, self._attention),
         )
 
     def _qkv(self) -> Linear:

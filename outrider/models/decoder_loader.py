@@ -4,7 +4,7 @@ Peak memory is the finished model and one fused projection.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,6 +48,7 @@ from outrider.models.latent_tensors import load_latent_attention
 from outrider.models.layers.attention_layer import Attention
 from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import Gate, SharedGate, gate_of
+from outrider.models.layers.kv_scales import NO_SCALES, HeadScales, KVScales
 from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.normed_linear import gate_behind
@@ -55,11 +56,13 @@ from outrider.models.layers.reduced_layers import ReducedAttention, ReducedFeed
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.layers.router import TopKRouter
 from outrider.models.model_config import (
+    AttentionConfig,
     LatentConfig,
     ModelConfig,
     read_config,
 )
 from outrider.models.norm_tensors import norm_weight
+from outrider.models.quantised.stored_kv_scales import find_kv_scales
 from outrider.models.rank_share import decoder_cuts, share_of
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
@@ -108,6 +111,7 @@ def load_decoder(
             ranks=ranks,
         )
         builder.reserve_adapters(bank)
+        builder.use_kv_scales(checkpoint.kv_scales())
         return builder.build()
 
 
@@ -178,6 +182,7 @@ class _Builder:
         self._model = config
         self._config = share_of(config, ranks)  # what is built here
         self._ranks = ranks
+        self._stored_scales: Mapping[str, torch.Tensor] = {}
         self._cuts = decoder_cuts(config, ranks, are_experts_stacked=are_experts_stacked)
         self._are_experts_stacked = are_experts_stacked
         self._source = source
@@ -203,6 +208,26 @@ class _Builder:
                 dtype=self._dtype,
                 device=self._device,
             )
+
+    def use_kv_scales(self, stored: Mapping[str, torch.Tensor]) -> None:
+        """Scale codes of keys and values, in layers that are made from now on, by these tensors."""
+        self._stored_scales = stored
+
+    def kv_scales(self, prefix: str, attention: AttentionConfig) -> KVScales:
+        whole = self._model.attention
+        assert isinstance(whole, AttentionConfig), "latents have no such scales"
+        found = find_kv_scales(self._stored_scales, prefix, whole.kv_heads)
+        if found is None:
+            return NO_SCALES
+        cut, dim = self._cuts.cut(prefix + "k_proj.weight"), whole.head_dim
+        heads = cut.of(torch.arange(whole.kv_heads * dim))[::dim] // dim  # of this rank
+        return HeadScales.make(
+            found.keys[heads],
+            found.values[heads],
+            group=attention.heads // attention.kv_heads,
+            dtype=self._dtype,
+            device=self._device,
+        )
 
     def build(self) -> Decoder:
         config = self._config
