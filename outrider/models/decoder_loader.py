@@ -55,7 +55,7 @@ from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.normed_linear import gate_behind
 from outrider.models.layers.reduced_layers import ReducedAttention, ReducedFeed
-from outrider.models.layers.rotary_embedding import RotaryEmbedding
+from outrider.models.layers.rotary_embedding import make_rotaries
 from outrider.models.layers.router import TopKRouter
 from outrider.models.model_config import (
     AttentionConfig,
@@ -162,11 +162,6 @@ def build_block(
     return builder.block(layer)
 
 
-def _can_hold_experts(dtype: WeightType, device: torch.device) -> bool:
-    """Whether the expert kernels support this weight type on this device."""
-    return not is_computed_in_float32(dtype, device)
-
-
 class _Builder:
     """Makes the parts of one decoder from its tensors."""
 
@@ -193,7 +188,7 @@ class _Builder:
         self._dtype = computed_dtype(dtype, device)
         self._device = device
         self.adapters: AdapterWeights = NO_ADAPTERS
-        if isinstance(config.experts, ExpertsConfig) and not _can_hold_experts(dtype, device):
+        if isinstance(config.experts, ExpertsConfig) and is_computed_in_float32(dtype, device):
             raise ConfigError(
                 f"experts cannot be stored as {dtype} on {device.type}; use --dtype bfloat16 or "
                 "float32"
@@ -238,14 +233,11 @@ class _Builder:
         head = self._head(embedding)
         parts = DecoderParts(
             embedding=embedding,
-            rotaries=tuple(
-                RotaryEmbedding(
-                    rope,
-                    head_dim=config.attention.rotary_dim,
-                    dtype=self._dtype,
-                    device=self._device,
-                )
-                for rope in config.pattern.different_ropes
+            rotaries=make_rotaries(
+                config.pattern.different_ropes,
+                head_dim=config.attention.rotary_dim,
+                dtype=self._dtype,
+                device=self._device,
             ),
             layers=tuple(self.block(index) for index in range(config.num_layers)),
             norm=self._norm("model.norm.weight"),

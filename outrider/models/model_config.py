@@ -212,7 +212,8 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
         num_layers=num_layers,
         vocab_size=read_size(fields, "vocab_size"),
         max_context=max_context,
-        is_tied=bool(fields.get("tie_word_embeddings", family.is_usually_tied)),
+        is_tied=bool(fields.get("tie_word_embeddings", family.is_usually_tied))
+        or not family.has_output_layer,
         block=BlockConfig(
             hidden=read_size(fields, "hidden_size"),
             intermediate=_dense_width(fields, family),
