@@ -202,7 +202,7 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
         num_layers=num_layers,
         vocab_size=read_size(fields, "vocab_size"),
         max_context=max_context,
-        is_tied=bool(fields.get("tie_word_embeddings", False)),
+        is_tied=bool(fields.get("tie_word_embeddings")) or not family.has_output_layer,
         block=BlockConfig(
             hidden=read_size(fields, "hidden_size"),
             intermediate=_dense_width(fields, family),

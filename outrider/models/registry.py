@@ -84,6 +84,7 @@ class Family:
     experts: ExpertFamily | DenseFamily = DenseFamily()
     modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
     nesting: Nesting = FLAT  # prefixes of fields and tensors
+    has_output_layer: bool = True  # False: the embedding is used for logits, too
 
 
 # Mistral-7B-v0.1 has this window. Later models write `"sliding_window": null`. A file without the
@@ -199,6 +200,9 @@ def family_of(architecture: str) -> Family:
             f"{architecture} is supported as a target alone: its decoder is its own, and neither "
             f"drafts, scores texts nor takes heads; use one of {', '.join(usual)}"
         )
+    whole = architecture.removesuffix("Model") + "ForCausalLM"
+    if architecture.endswith("Model") and whole in FAMILIES:  # transformers' name of the body alone
+        return replace(FAMILIES[whole], has_output_layer=False)
     if architecture not in FAMILIES:
         names = ", ".join((*FAMILIES, DEEPSEEK_V4))
         raise ConfigError(f"the architecture {architecture} is not supported; use one of {names}")
