@@ -354,12 +354,7 @@ def _planner(
         table=program.state.rows,
         buckets=buckets,
         largest=room.largest,
-        embeds=EmbedsBuffer(
-            arena,
-            most_tokens=room.largest.chunk.tokens,
-            hidden_size=embedding.shape[1],
-            dtype=embedding.dtype,
-        ),
+        embeds=EmbedsBuffer(arena, embedding, most_tokens=room.largest.chunk.tokens),
     )
 
 
