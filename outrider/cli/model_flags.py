@@ -85,6 +85,10 @@ class ModelFlags:
     block_size: Annotated[
         int | None, _flag("Tokens of a KV page.", "--block-size", "--page-size", least=1)
     ] = None
+    kv_cache_dtype: Annotated[
+        Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"],
+        _flag("Type of keys and values; fp8 stores them in one byte."),
+    ] = "auto"
     enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True
     executor: Annotated[
         Literal["auto", "eager", "graph", "breakable", "tape"],
@@ -202,6 +206,7 @@ class ModelFlags:
             kv_tokens=self.kv_tokens or "auto",
             block_size=self.block_size or "auto",
             enable_prefix_caching=self.enable_prefix_caching,
+            kv_cache_dtype=self.kv_cache_dtype,
             **(flags | settings),
             record=self.record,
             deterministic=self.deterministic,
@@ -266,6 +271,7 @@ class ModelFlags:
                 page_size=self.block_size or "auto",
                 kv_tokens=self.kv_tokens or "auto",
                 prefix=self.enable_prefix_caching,
+                kv_dtype=self.kv_cache_dtype,
                 memory_share=self.gpu_memory_utilization,
             ),
             limits=LimitsConfig(

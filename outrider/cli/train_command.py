@@ -1,6 +1,7 @@
 """`outrider train`: draft heads from prompts alone."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -25,6 +26,7 @@ from outrider.frontend.interrupts import import_torch
 from outrider.hub.aliases import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
+    from outrider.train.head_design import BlockDesign, HeadDesign
     from outrider.train.start_training import TrainingPlan
 
 app = typer.Typer(
@@ -122,10 +124,19 @@ def eagle3(
     resume: Resume = False,
 ) -> None:
     """Train an EAGLE-3 head: answer prompts, learn from the answers, export."""
-    _start(locals())
+    start(locals(), _eagle3_design)
 
 
-def _start(flags: dict[str, Any]) -> None:
+def _eagle3_design(flags: dict[str, Any]) -> "HeadDesign":
+    from outrider.train.head_design import HeadDesign
+
+    return HeadDesign(**Names(flags)("layout draft_vocab intermediate heads kv_heads"))
+
+
+def start(
+    flags: dict[str, Any],
+    design_of: Callable[[dict[str, Any]], "HeadDesign | BlockDesign"],
+) -> None:
     """Train as the flags say. Wrong flags fail before torch is imported."""
     if not flags["prompts"] and not flags["answers"]:
         raise ConfigError("there is nothing to learn from; give --prompts, or --answers of a run")
@@ -134,15 +145,13 @@ def _start(flags: dict[str, Any]) -> None:
             raise ConfigError(f"--{name} must be a number above 0, got {flags[name]}")
     import_torch()
     from outrider.train.gather_answers import AnswerSource
-    from outrider.train.head_design import HeadDesign
-    from outrider.train.start_training import TrainingOutput, train_eagle3
+    from outrider.train.start_training import TrainingOutput, train_head
     from outrider.train.training_device import RequestedDevice
 
-    names = _Names(flags)
-    attention = flags["attention"]
-    train_eagle3(
+    names, attention = Names(flags), flags["attention"]
+    train_head(
         generator_of(flags),
-        HeadDesign(**names("layout draft_vocab intermediate heads kv_heads")),
+        design_of(flags),
         AnswerSource(
             prompts=tuple(flags["prompts"]),
             answers=tuple(flags["answers"]),
@@ -164,9 +173,11 @@ def _plan(flags: dict[str, Any]) -> "TrainingPlan":
     from outrider.train.start_training import TrainingPlan
     from outrider.train.training_loop import Cadence
 
-    names = _Names(flags)
+    names = Names(flags)
     return TrainingPlan(
-        recipe=Recipe(decay=0.8, **names("steps batch depth loss seed")),
+        recipe=Recipe(
+            decay=0.8, anchors=flags.get("anchors", 0), **names("steps batch depth loss seed")
+        ),
         rates=LearningRates(
             peak=flags["lr"],
             floor=0.05,
@@ -184,7 +195,7 @@ def _plan(flags: dict[str, Any]) -> "TrainingPlan":
 
 
 @dataclass(frozen=True)
-class _Names:
+class Names:
     """Some of the flags, by name."""
 
     flags: dict[str, Any]

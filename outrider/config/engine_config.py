@@ -11,6 +11,9 @@ Auto = Literal["auto"]
 # packed: weights from GGUF blocks stay in them on a CPU, all others are float32
 Dtype = Literal["float32", "bfloat16", "float16", "int8", "packed"]
 Quantization = Literal["none", "fp8"]  # of weights that a folder stores as floats, at load
+# auto: that of activations; fp8 is fp8_e4m3 (vLLM's names)
+KVCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"]
+KVDtype = Literal["auto", "fp8_e4m3", "fp8_e5m2"]
 Executor = Literal["eager", "graph", "breakable", "tape"]
 Arithmetic = Literal["fast", "fixed"]  # fixed: the bits of a row depend on its text only
 DRAFT_ARITHMETIC: Arithmetic = "fast"  # drafts never change a token, whatever their bits
@@ -27,6 +30,7 @@ class CacheConfig:
     page_size: int | Auto = "auto"  # tokens, 1 to 256; auto: 16, or whole compressed blocks
     kv_tokens: int | Auto = "auto"  # capacity in tokens; auto: what fits in memory
     prefix: bool = True  # share the KV of equal prefixes between requests
+    kv_dtype: KVCacheDtype = "auto"  # in which keys and values are stored
     memory_share: float = 0.9  # of a GPU's memory, for everything that the engine allocates
 
 

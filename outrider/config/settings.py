@@ -11,6 +11,8 @@ from outrider.config.engine_config import (
     Dtype,
     EngineConfig,
     Executor,
+    KVCacheDtype,
+    KVDtype,
     Quantization,
 )
 from outrider.errors import ConfigError
@@ -59,6 +61,7 @@ class Settings:
     memory_share: float
     host: HostSettings
     num_sharing: int = 1  # processes that share the memory of the device
+    kv_dtype: KVDtype = "auto"  # auto: the type of activations
 
 
 def resolve_settings(
@@ -92,6 +95,7 @@ def resolve_settings(
             max_loras=config.lora.max_loras if config.lora.is_enabled else 0,
         ),
         num_sharing=config.parallel.num_sharing,
+        kv_dtype="fp8_e4m3" if config.cache.kv_dtype == "fp8" else config.cache.kv_dtype,
     )
 
 
@@ -148,6 +152,7 @@ def _check(config: EngineConfig) -> None:
     limits, cache, execution = config.limits, config.cache, config.execution
     _check_choice("--dtype / dtype", config.dtype, ("auto", *get_args(Dtype)))
     _check_choice("--quantization / quantization", config.quantization, get_args(Quantization))
+    _check_choice("--kv-cache-dtype / kv_cache_dtype", cache.kv_dtype, get_args(KVCacheDtype))
     if config.quantization != "none" and config.dtype == "int8":
         raise ConfigError("--dtype int8 and --quantization quantise twice; keep one of them")
     _check_choice("--executor / executor", execution.executor, ("auto", *get_args(Executor)))

@@ -8,6 +8,7 @@ from outrider.engine.active_clock import ActiveClock
 from outrider.engine.admission import check_request
 from outrider.engine.engine_role import EngineRole
 from outrider.engine.failure_reason import failure_reason
+from outrider.engine.new_requests import NewRequests
 from outrider.engine.pending_requests import PendingRequests
 from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.engine.request import Placement, Request
@@ -18,6 +19,7 @@ from outrider.engine.step_watch import OnSteps, StepWatch
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.adapter import NO_ADAPTER_CHECKS, Adapter, AdapterChecks
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import NO_STEPS, DeviceWork, EngineStats, Faults, StepCounts
 from outrider.wire.failure import FailureKind, RequestFailure
 from outrider.wire.grammar_spec import GrammarSpec
@@ -66,7 +68,7 @@ class Engine:
         # Results on a lost device. They are never freed: freeing them would end the process.
         self._lost_results: Sequence[object] = ()
         self._watch = StepWatch()
-        self._num_arrived = 0
+        self._new_requests = NewRequests(facts)
         self._busy_s = 0.0
         self._active = ActiveClock()
         self._end_reason = ""  # why the engine stopped for good; empty while it runs
@@ -129,31 +131,24 @@ class Engine:
         `emitted` are tokens of its answer that another engine has emitted: it goes on after them.
         """
         self._check_awake()
-        self.check(submission.prompt, submission.limits)
+        self.check(submission.prompt, submission.limits, submission.embeds)
         self.check_adapter(submission.adapter)
         if submission.request_id in self._requests:
             raise RequestError(f"request id {submission.request_id!r} is already in use")
         num_waiting = self._scheduler.num_waiting + len(self._pending)
         if num_waiting >= self._facts.host.max_queued:
             raise CapacityError(f"{num_waiting} requests are waiting already; try again later")
-        self._num_arrived += 1
-        draft = self._facts.draft
-        request = Request(
-            submission,
-            emitted=emitted,
-            budget=submission.budget.within(draft.budget),
-            arrival=self._num_arrived,
-            max_context=self.max_context,
-            is_paced=draft.is_paced,
-        )
+        request = self._new_requests.make(submission, emitted, self._runner)
         if not self._pending.add(request):
             self._scheduler.enqueue(request)
         self._requests[submission.request_id] = request
         self._active.note(has_work=True)
 
-    def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
+    def check(
+        self, prompt: tuple[int, ...], limits: Limits, embeds: Sequence[EmbeddedSpan] = ()
+    ) -> None:
         """Refuse a request that could never run, however long it waited."""
-        check_request(prompt, limits, self._facts)
+        check_request(prompt, limits, self._facts, embeds)
 
     def check_adapter(self, adapter: Adapter) -> None:
         """Refuse an adapter that the target cannot run through."""

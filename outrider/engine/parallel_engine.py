@@ -13,6 +13,7 @@ from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.engine.step_watch import OnSteps
 from outrider.errors import RequestError
 from outrider.wire.adapter import Adapter
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import EngineStats, joined_ranks
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import GroupRunner, RunnerFacts
@@ -89,8 +90,10 @@ class ParallelEngine:
         engine.add(submission, emitted)
         self._places[submission.request_id] = engine
 
-    def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
-        self._engines[0].check(prompt, limits)
+    def check(
+        self, prompt: tuple[int, ...], limits: Limits, embeds: Sequence[EmbeddedSpan] = ()
+    ) -> None:
+        self._engines[0].check(prompt, limits, embeds)
 
     def check_adapter(self, adapter: Adapter) -> None:
         self._engines[0].check_adapter(adapter)

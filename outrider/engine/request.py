@@ -1,6 +1,7 @@
 """One request inside the engine: its tokens, its row and pages, its bounds."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -63,6 +64,7 @@ class Request:
         submission: Submission,
         *,
         emitted: tuple[int, ...],
+        key: tuple[int, ...] = (),  # of the prompt in the prefix cache, if tokens are not enough
         budget: Budget,
         arrival: int,
         max_context: int,
@@ -81,6 +83,7 @@ class Request:
         self.phase = Phase.WAITING
         self.arrived: ArrivedRow | None = None  # until it has its row
         self.tokens = [*submission.prompt, *emitted]  # prompt and output
+        self._key = key
         self.finish: FinishReason = "running"
         self.failure = NO_FAILURE
         self.pace = DraftPace()
@@ -114,6 +117,12 @@ class Request:
     def goal(self) -> int:
         """Known tokens to compute. The engine that decodes computes the last one itself."""
         return max(len(self.tokens) - self.is_offered, 1)
+
+    def cache_key(self, num_tokens: int) -> Sequence[int]:
+        """The first tokens as the prefix cache knows them: embeddings have ids by content."""
+        if not self._key:
+            return self.tokens[:num_tokens]
+        return [*self._key[:num_tokens], *self.tokens[len(self._key) : num_tokens]]
 
     def budget_within(self, most: Budget) -> Budget:
         """The part of its budget to use now. Consecutive steps mostly have the same bound."""

@@ -5,6 +5,7 @@ from typing import Protocol
 from outrider.errors import ConfigError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.adapter import NO_ADAPTER_CHECKS, AdapterChecks
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import NO_STEPS
 from outrider.wire.runner_facts import PendingResult, StepRunner
 from outrider.wire.scheduled_batch import ScheduledBatch
@@ -79,6 +80,9 @@ class SleepingRunner:
 
     def submit(self, batch: ScheduledBatch) -> PendingResult:
         raise AssertionError(f"step {batch.step} of an engine that sleeps")
+
+    def find_tokens(self, span: EmbeddedSpan) -> tuple[int, ...]:
+        raise AssertionError(f"{len(span)} embeddings for an engine that sleeps")
 
     def restart(self) -> None:
         raise AssertionError("no step of an engine that sleeps can fail")

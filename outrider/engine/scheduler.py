@@ -20,6 +20,7 @@ from outrider.engine.step_decision import ExpectedStep, StepDecision
 from outrider.engine.waiting_queue import WaitingQueue
 from outrider.errors import CapacityError
 from outrider.wire.draft_budget import PLAIN_RUNG, Rung
+from outrider.wire.embedded_span import spans_within
 from outrider.wire.engine_stats import (
     Capacity,
     DeviceWork,
@@ -127,7 +128,7 @@ class Scheduler:
             if not (is_prompt and own.failure.kind is FailureKind.NOT_FINITE):
                 continue
             if not placement.is_held:  # aborted or preempted meanwhile
-                text = placement.request.tokens[: placement.bound]
+                text = placement.request.cache_key(placement.bound)
                 self.cache.forget(text, salt=lease.salt, num_first=lease.cached)
             elif not expected.most[place]:
                 placement.request.fail(own.failure)
@@ -285,7 +286,7 @@ class Scheduler:
         if head.arrived is not None:
             return head.arrived.lease, head.arrived.name
         salt = head.submission.prefix_salt
-        return self.cache.open(head.tokens[: head.most_cached], salt=salt), ""
+        return self.cache.open(head.cache_key(head.most_cached), salt=salt), ""
 
     def _schedule_chunks(self, decision: StepDecision) -> None:
         budget = self._chunk_budget(decision.num_decodes)
@@ -303,11 +304,12 @@ class Scheduler:
             start=start,
             tokens=tuple(request.tokens[start:stop]),
             follower=request.tokens[stop] if stop < len(request.tokens) else -1,
+            embeds=spans_within(request.submission.embeds, start, stop),
         )
         decision.chunk(placement, chunk)
         placement.bound = stop
         # Steps run in order, so requests admitted later find these pages written.
-        self.cache.publish(placement.lease, request.tokens[:stop])
+        self.cache.publish(placement.lease, request.cache_key(stop))
         if is_last:
             request.phase = Phase.DECODING
             self._prefilling.remove(placement)
@@ -344,7 +346,7 @@ class Scheduler:
         else:
             # The last known token is not cached yet; of a prompt, only the submitted part is.
             num_cached = min(placement.bound, len(request.tokens) - 1)
-            self.cache.close(placement.lease, request.tokens[:num_cached])
+            self.cache.close(placement.lease, request.cache_key(num_cached))
 
 
 def _rank(placement: Placement) -> tuple[int, int]:

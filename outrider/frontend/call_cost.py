@@ -119,6 +119,8 @@ def _cost(request: PromptRequest, max_context: int, hidden_size: int) -> CallCos
     num_ids = len(params.logit_bias or ()) + len(params.stop_token_ids or ()) + num_named
     num_ids += len(params.allowed_token_ids or ()) + min(len(params.prediction), MAX_PREDICTION)
     num_ids += sum(map(len, params.bad_words or ()))
+    if isinstance(prompt, TokenPrompt):
+        num_ids += sum(len(span.values) for span in prompt.embeds) // _VALUE_BYTES
     return CallCost(
         outputs=params.n,
         values=params.n * (num_tokens + num_ids + sum(map(len, params.stops))),

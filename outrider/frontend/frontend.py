@@ -135,6 +135,7 @@ class Frontend:
                 priority=request.prepared.params.priority,
                 cache_salt=request.prepared.params.cache_salt,
                 transfer=request.prepared.transfer,
+                embeds=request.prepared.embeds,
                 adapter=request.prepared.adapter,
             )
         )

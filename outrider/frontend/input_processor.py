@@ -16,12 +16,14 @@ from outrider.frontend.call_cost import (
 )
 from outrider.frontend.continued_message import render_continued
 from outrider.frontend.prompts import Message, TextPrompt, TokenPrompt
+from outrider.frontend.read_embeds import check_embeds_params
 from outrider.frontend.request_state import PreparedRequest
 from outrider.frontend.restriction_params import bad_word_tokens
 from outrider.frontend.sampling_params import MAX_SEED, SamplingParams
 from outrider.frontend.thinking_params import resolve_thinking
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.adapter import NO_ADAPTER, Adapter
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.grammar_spec import NO_GRAMMAR, Grammar, GrammarSpec
 from outrider.wire.row_sampling import (
     MAX_BANNED,
@@ -35,6 +37,7 @@ from outrider.wire.row_sampling import (
     RowSampling,
 )
 from outrider.wire.submission import Limits
+from outrider.wire.transfer_order import TransferOrder
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +59,9 @@ class InputChecks(Protocol):
     def max_context(self) -> int: ...
     @property
     def vocab_size(self) -> int: ...
-    def check(self, prompt: tuple[int, ...], limits: Limits) -> None: ...
+    def check(
+        self, prompt: tuple[int, ...], limits: Limits, embeds: Sequence[EmbeddedSpan] = ()
+    ) -> None: ...
     def check_grammar(self, spec: GrammarSpec) -> None: ...
     def check_adapter(self, adapter: Adapter) -> None: ...
 
@@ -109,7 +114,7 @@ class InputProcessor:
         """Prepare all requests of one call, once their cost is known and there is room for it."""
         admit(check_call(requests, limits, max_context=self.bounds.max_context))
         return [
-            replace(self.prepare(each.prompt, each.params, each.adapter), transfer=each.transfer)
+            with_transfer(self.prepare(each.prompt, each.params, each.adapter), each.transfer)
             for each in requests
         ]
 
@@ -124,7 +129,10 @@ class InputProcessor:
         if params.stops and isinstance(self.tokenizer, NoTokenizer):
             raise RequestError("stop strings need a tokenizer; use stop_token_ids instead")
         limits = resolve_limits(params, prompt_len=len(tokens), bounds=self.bounds)
-        self._engine.check(tokens, limits)
+        embeds = prompt.embeds if isinstance(prompt, TokenPrompt) else ()
+        if embeds:
+            check_embeds_params(params)
+        self._engine.check(tokens, limits, embeds)
         self._engine.check_adapter(adapter)
         if params.grammar_spec.kind != "none":
             self._engine.check_grammar(params.grammar_spec)
@@ -150,6 +158,7 @@ class InputProcessor:
                 replace(sampling, seed=child_seed(seed, index)) for index in range(params.n)
             ),
             budget=params.draft_budget,
+            embeds=embeds,
             adapter=adapter,
         )
 
@@ -177,6 +186,16 @@ class InputProcessor:
             return ()
         text = params.prediction[: MAX_PREDICTION * self.tokenizer.longest_token]
         return tuple(self.tokenizer.encode(text, add_special=False)[:MAX_PREDICTION])
+
+
+def with_transfer(prepared: PreparedRequest, transfer: TransferOrder) -> PreparedRequest:
+    """The request with the engine that shares it. Transfers name prompts by their tokens."""
+    if prepared.embeds and transfer.kind != "none":
+        raise RequestError(
+            "prompt_embeds cannot be computed by one server and decoded by another; send the "
+            "request to a server without --disaggregation-mode"
+        )
+    return replace(prepared, transfer=transfer)
 
 
 def _within_vocabulary(eos_ids: frozenset[int], vocab_size: int) -> frozenset[int]:

@@ -14,23 +14,26 @@ from outrider.config.engine_config import (
     CaptureTime,
     Dtype,
     EngineConfig,
-    ExecutionConfig,
     Executor,
     LimitsConfig,
-    NodesConfig,
-    ParallelConfig,
-    choose_executor,
 )
-from outrider.config.parallel_checks import check_parallel
 from outrider.config.threads import choose_wait_policy
 from outrider.engine.parallel_engine import AnyEngine
-from outrider.errors import ConfigError, OutriderError, RequestError
+from outrider.errors import OutriderError, RequestError
 from outrider.frontend.batch_bar import batch_bar, no_bar
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.interrupts import held_interrupts, import_torch
+from outrider.frontend.llm_config import (
+    cache_config,
+    execution_config,
+    limits_config,
+    own_draft,
+    parallel_config,
+)
 from outrider.frontend.lora_request import LoRARequest, adapter_of, adapters_of_each
 from outrider.frontend.open_model import OpenedModel, open_model
 from outrider.frontend.outputs import RequestOutput, StreamDelta
+from outrider.frontend.pooling import READ_ONLY, EmbeddingRequestOutput, embedding_of, to_pool
 from outrider.frontend.prompts import (
     Message,
     Prompt,
@@ -153,22 +156,24 @@ class LLM:
     ) -> None:
         flags = read_arguments(others)
         context, check = flags.get("max_model_len", max_model_len), flags.get("check_draft", "auto")
-        own = _own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive, check=check)
+        own = own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive, check=check)
         config = EngineConfig(
             dtype=dtype,
             quantization=flags.get("quantization") or "none",
             device=device,
-            parallel=_parallel(flags),
+            parallel=parallel_config(flags),
             lora=lora_config(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
-            limits=_limits(context, max_num_seqs, max_num_batched_tokens),
-            cache=_cache(block_size, kv_tokens, enable_prefix_caching, gpu_memory_utilization),
-            execution=_execution(
+            limits=limits_config(context, max_num_seqs, max_num_batched_tokens),
+            cache=cache_config(
+                flags, block_size, kv_tokens, enable_prefix_caching, gpu_memory_utilization
+            ),
+            execution=execution_config(
                 executor, flags.get("enforce_eager", enforce_eager), depth, record, deterministic
             ),
         )
         opened = open_model(choose_model(str(model), flags), config, BarReporter())
-        self._engine = _open_engine(opened)
+        self._engine, self._pooling = _open_engine(opened), opened.pooling
         self.frontend = Frontend(self._engine, opened.tokenizer)
         self._defaults = override(SamplingParams(seed=seed), opened.sampling_defaults)
 
@@ -210,6 +215,16 @@ class LLM:
             lambda conversation: self.frontend.inputs.render(conversation, **variables),
         )
         return self._run(rendered, sampling_params, lora_request, use_tqdm=use_tqdm)
+
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], *, use_tqdm: bool = True
+    ) -> list[EmbeddingRequestOutput]:
+        """An embedding of each prompt, pooled as the model's files or `pooler_config` say."""
+        parsed = _each(list_prompts(prompts), parse_prompt)
+        prepared = _each(parsed, lambda each: self.frontend.inputs.prepare(each, READ_ONLY))
+        wanted = [to_pool(each, self._pooling) for each in prepared]
+        done = self._finish(wanted, use_tqdm=use_tqdm)
+        return [embedding_of(each, self._pooling) for each in done]
 
     def stream(
         self,
@@ -279,81 +294,20 @@ class LLM:
         adapters = adapters_of_each(lora_request, len(prompts))
         columns = zip(prompts, [seeded[id(each)] for each in params], adapters, strict=True)
         prepared = _each(list(columns), lambda row: self.frontend.inputs.prepare(*row))
-        outputs: dict[int, RequestOutput] = {}
+        return [each.output() for each in self._finish(prepared, use_tqdm=use_tqdm)]
+
+    def _finish(self, prepared: Sequence[PreparedRequest], *, use_tqdm: bool) -> list[RequestState]:
+        """Run requests to their ends; returns them in order."""
+        requests: dict[int, RequestState] = {}
         with batch_bar(len(prepared)) if use_tqdm else no_bar() as advance:
             for index, done in Feed(
                 self.frontend, enumerate(prepared), max_in_flight=MAX_IN_FLIGHT
             ):
                 if not isinstance(done, RequestState):
                     raise _named(done, index, len(prepared))
-                outputs[index] = done.output()
-                advance(outputs[index].usage.completion_tokens)
-        return [outputs[index] for index in range(len(prepared))]
-
-
-def _own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig:
-    """The draft configuration. Arguments other than "auto" replace its fields."""
-    for name in ("adaptive", "check"):
-        if arguments[name] not in ("auto", True, False):
-            raise ConfigError(f"{name} must be True, False or 'auto', got {arguments[name]!r}")
-    config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
-    return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
-
-
-def _parallel(flags: Mapping[str, Any]) -> ParallelConfig:
-    parallel = ParallelConfig(
-        tensor=flags.get("tensor_parallel_size", 1),
-        data=flags.get("data_parallel_size", 1),
-        is_expert_parallel=flags.get("enable_expert_parallel", False),
-        timeout_s=flags.get("rank_timeout", ParallelConfig().timeout_s),
-        nodes=NodesConfig(
-            num=flags.get("nnodes", 1),
-            rank=flags.get("node_rank", 0),
-            address=flags.get("dist_init_addr", ""),
-            timeout_s=flags.get("dist_timeout", NodesConfig().timeout_s),
-            backend=flags.get("distributed_executor_backend") or "mp",
-        ),
-    )
-    check_parallel(parallel)  # before a model is downloaded
-    if parallel.nodes.rank:
-        raise ConfigError(
-            f"machine {parallel.nodes.rank} runs `outrider serve --node-rank "
-            f"{parallel.nodes.rank}`; only machine 0 answers"
-        )
-    return parallel
-
-
-def _limits(
-    max_model_len: int | None, max_num_seqs: int | Auto, step_tokens: int | Auto
-) -> LimitsConfig:
-    context: int | Auto = "auto" if max_model_len is None else max_model_len
-    return LimitsConfig(context=context, rows=max_num_seqs, step_tokens=step_tokens)
-
-
-def _cache(
-    page_size: int | Auto, kv_tokens: int | Auto, prefix: bool, memory_share: float
-) -> CacheConfig:
-    return CacheConfig(
-        page_size=page_size, kv_tokens=kv_tokens, prefix=prefix, memory_share=memory_share
-    )
-
-
-def _execution(
-    executor: Executor | Auto,
-    enforce_eager: bool,
-    depth: int | Auto,
-    record: CaptureTime | Auto,
-    deterministic: bool,
-) -> ExecutionConfig:
-    """How steps run. vLLM's argument for eager chooses the executor, too."""
-    if not isinstance(enforce_eager, bool):
-        raise ConfigError(f"enforce_eager must be a bool, got {enforce_eager!r}")
-    return ExecutionConfig(
-        executor=choose_executor(executor, is_eager=enforce_eager),
-        depth=depth,
-        record=record,
-        deterministic=deterministic,
-    )
+                requests[index] = done
+                advance(done.usage.completion_tokens)
+        return [requests[index] for index in range(len(prepared))]
 
 
 def _open_engine(opened: OpenedModel) -> AnyEngine:

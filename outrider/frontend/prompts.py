@@ -5,8 +5,13 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from outrider.errors import RequestError
+from outrider.frontend.read_embeds import read_embeds
+from outrider.wire.embedded_span import EmbeddedSpan
 
-_SHAPES = 'give a string, a list of token ids, {"prompt": ...} or {"prompt_token_ids": [...]}'
+_SHAPES = (
+    'give a string, a list of token ids, {"prompt": ...}, {"prompt_token_ids": [...]} or '
+    '{"prompt_embeds": [tokens, hidden]}'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,7 @@ class TokenPrompt:
     """A prompt that is tokens already."""
 
     token_ids: tuple[int, ...]
+    embeds: tuple[EmbeddedSpan, ...] = ()  # in place of some of them
 
 
 Message = Mapping[str, Any]
@@ -68,11 +74,18 @@ def is_conversation(value: object) -> TypeGuard[Sequence[Message]]:
 
 
 def _parse_mapping(prompt: Mapping[str, Any]) -> TextPrompt | TokenPrompt:
+    if "prompt_embeds" in prompt:
+        return embedded_prompt(read_embeds(prompt["prompt_embeds"]))
     if "prompt_token_ids" in prompt:
         return TokenPrompt(_parse_tokens(prompt["prompt_token_ids"]))
     if isinstance(prompt.get("prompt"), str):
         return TextPrompt(prompt["prompt"])
     raise RequestError(f"a prompt cannot have the keys {sorted(prompt)}; {_SHAPES}")
+
+
+def embedded_prompt(span: EmbeddedSpan) -> TokenPrompt:
+    """A prompt of embeddings alone."""
+    return TokenPrompt((0,) * len(span), embeds=(span,))
 
 
 def _parse_tokens(tokens: object) -> tuple[int, ...]:

@@ -19,8 +19,9 @@ from outrider.frontend.tokenizer.detokenizer import Detokenizer, StopStrings, St
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.wire.adapter import NO_ADAPTER, Adapter
 from outrider.wire.draft_budget import Budget
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.failure import NO_FAILURE, RequestFailure
-from outrider.wire.hidden_states import HiddenStatesMode
+from outrider.wire.hidden_states import RowStatesMode
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
 from outrider.wire.submission import NOTHING_YET, FinishReason, Limits, RequestUpdate
@@ -41,6 +42,12 @@ class PreparedRequest:
     budget: Budget
     transfer: TransferOrder = NO_TRANSFER
     adapter: Adapter = NO_ADAPTER
+    embeds: tuple[EmbeddedSpan, ...] = ()  # in place of tokens of the prompt
+
+    @property
+    def known_prompt(self) -> tuple[int, ...]:
+        """The tokens of the prompt, none where embeddings stand in place of them."""
+        return () if self.embeds else self.prompt
 
     @property
     def text(self) -> str | None:
@@ -70,7 +77,7 @@ class OutputState:
     """Owns the tokens, the text and the ending of one output."""
 
     def __init__(
-        self, text: StreamedText, rules: StopRules, states: HiddenStatesMode = "none"
+        self, text: StreamedText, rules: StopRules, states: RowStatesMode = "none"
     ) -> None:
         self._streamed = text
         self._rules = rules
@@ -196,7 +203,7 @@ class RequestState:
         )
         self.outputs = tuple(
             OutputState(
-                text_stream(prepared.params, prepared.prompt, tokenizer),
+                text_stream(prepared.params, prepared.known_prompt, tokenizer),
                 rules,
                 sampling.hidden_states,
             )
@@ -229,7 +236,7 @@ class RequestState:
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prepared.text,
-            prompt_token_ids=list(self.prepared.prompt),
+            prompt_token_ids=[] if self.prepared.embeds else list(self.prepared.prompt),
             outputs=[self._completion(index) for index in range(len(self.outputs))],
             finished=self.is_finished,
             usage=self.usage,

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import torch
 
+from outrider.ops.attention.kv_codes import as_moved
+
 # From queries, and what their rows stored, to what the queries read.
 AttendStored = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -55,4 +57,4 @@ def _zero_unseen_(
     """
     unseen = slots[is_bad & ~is_seen]
     unseen = unseen[~torch.isin(unseen, slots[is_seen])]  # page 0 is in several rows
-    layer.view(-1, *layer.shape[2:]).index_fill_(0, unseen, 0.0)
+    as_moved(layer).view(-1, *layer.shape[2:]).index_fill_(0, unseen, 0)

@@ -6,7 +6,11 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from outrider.config.engine_config import KVDtype
+from outrider.ops.attention.kv_codes import as_moved
 from outrider.step.zeroed_memory import zeroed
+
+_CODES = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +25,18 @@ class KVLayout:
     vectors: int  # of a token
     width: int  # of a vector
     page_size: int
-    dtype: torch.dtype
+    dtype: torch.dtype  # of activations
+    kv_dtype: KVDtype = "auto"  # auto: the type of activations
+
+    @property
+    def stored(self) -> torch.dtype:
+        """The type of what lies in pages."""
+        return self.dtype if self.kv_dtype == "auto" else _CODES[self.kv_dtype]
 
     @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers."""
-        token = self.vectors * self.width * self.dtype.itemsize
+        token = self.vectors * self.width * self.stored.itemsize
         return self.layers * self.page_size * token
 
 
@@ -107,7 +117,7 @@ class KVPool:
         yield from ()
 
     def clean(self, pages: torch.Tensor) -> None:  # [n] int64
-        self.storage.index_fill_(1, pages, 0)
+        as_moved(self.storage).index_fill_(1, pages, 0)
 
     def resize(self, num_pages: int) -> None:
         layout = self.layout
@@ -115,7 +125,7 @@ class KVPool:
         self.layers: tuple[torch.Tensor, ...] = ()
         self.storage = torch.empty(0, device=self._device)  # free the old pages first
         # Zeros, not empty: attention on a CPU is slower over keys that are not finite.
-        self.storage = zeroed(layout.layers, *shape, dtype=layout.dtype, device=self._device)
+        self.storage = zeroed(layout.layers, *shape, dtype=layout.stored, device=self._device)
         self.layers = self.storage.unbind(0)
 
 

@@ -23,6 +23,14 @@ class ExpertTensors(Protocol):
 
     def shapes(self) -> Iterator[tuple[str, Shape]]: ...
 
+    def gate_up_names(self, held: range) -> tuple[str, ...]:
+        """Weights whose rows are those of [held, 2 * intermediate]; none if one tensor has all."""
+        ...
+
+    def down_names(self, held: range) -> tuple[str, ...]:
+        """Likewise for [held, hidden]."""
+        ...
+
     def read_gate_up(self, read: Read, into: torch.Tensor, held: range) -> None:
         """Copy gate and up projections of the held experts to [held, 2 * intermediate, hidden]."""
         ...
@@ -65,6 +73,13 @@ class ApartExperts:
             yield self._name(expert, names.up), (sizes.intermediate, sizes.hidden)
             yield self._name(expert, names.down), (sizes.hidden, sizes.intermediate)
 
+    def gate_up_names(self, held: range) -> tuple[str, ...]:
+        pair = self._names.gate, self._names.up
+        return tuple(self._name(expert, part) for expert in held for part in pair)
+
+    def down_names(self, held: range) -> tuple[str, ...]:
+        return tuple(self._name(expert, self._names.down) for expert in held)
+
     def read_gate_up(self, read: Read, into: torch.Tensor, held: range) -> None:
         width = self._sizes.intermediate
         for place, expert in enumerate(held):
@@ -91,6 +106,14 @@ class StackedExperts:
         yield self.router, (self._sizes.num, self._sizes.hidden)
         yield STACKED_GATE_UP, self._sizes.gate_up
         yield _STACKED_DOWN, self._sizes.down
+
+    def gate_up_names(self, held: range) -> tuple[str, ...]:
+        del held
+        return ()
+
+    def down_names(self, held: range) -> tuple[str, ...]:
+        del held
+        return ()
 
     def read_gate_up(self, read: Read, into: torch.Tensor, held: range) -> None:
         into.copy_(read(STACKED_GATE_UP)[held.start : held.stop])

@@ -45,6 +45,11 @@ class TargetConfig(Protocol):
         ...
 
     @property
+    def takes_embeds(self) -> bool:
+        """Whether embeddings can stand in place of tokens."""
+        ...
+
+    @property
     def has_row_state(self) -> bool:
         """Whether rows have state outside of pages: then drafts are chains, without trees."""
         ...

@@ -26,6 +26,7 @@ from outrider.runtime.target_cache import (
     TargetCache,
     adapt_settings,
     check_rows,
+    narrow_layout,
     open_cache,
 )
 from outrider.runtime.warmup import Rungs, list_shapes, take_memory, warm_up
@@ -38,6 +39,7 @@ from outrider.step.buckets import Buckets, device_buckets, largest_shape
 from outrider.step.choose_executor import make_executor
 from outrider.step.device_stream import DeviceStream, open_device_stream
 from outrider.step.executor import EagerExecutor, Executor
+from outrider.step.input_embeds import EmbedsBuffer
 from outrider.step.planner import Planner
 from outrider.step.row_table import RowTable
 from outrider.step.shape import ChunkShape, StepShape
@@ -94,6 +96,7 @@ def assemble_runner(
 ) -> tuple[Runner, RunnerFacts]:
     """Tables, drafter, planner and program around a loaded model; then pages; then graphs."""
     layout = model.layout(page_size=settings.host.page_size, nodes=draft.facts.budget.nodes)
+    layout = narrow_layout(layout, settings.kv_dtype)
     settings = adapt_settings(layout, settings)
     stream = open_device_stream(torch.device(settings.device))
     with stream.active():  # the first step runs on this stream, after all that is made here
@@ -160,7 +163,7 @@ def _assemble(
         ranks=loaded.ranks,
     )
     with _enough_memory(settings.host):
-        planner = _planner(program, attention, room, buckets)
+        planner = _planner(program, attention, room, buckets, loaded.model.embedding)
     # Captured graphs hold addresses: no graph may be captured before the pages are final.
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
@@ -183,6 +186,7 @@ def _facts(
         memory=memory,
         vocab_size=loaded.model.config.vocab_size,
         hidden_size=loaded.model.embedding.shape[1],
+        takes_embeds=loaded.model.config.takes_embeds,
         draft=draft,
         max_chunks=MAX_CHUNKS,
         host=settings.host,
@@ -206,12 +210,14 @@ def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: 
         weight_bytes=loaded.weight_bytes,
         kv_bytes=num_pages * page_bytes,
     )
+    activations = str(loaded.layout.dtype).removeprefix("torch.")
     return MemoryFacts(
         weight_bytes=loaded.weight_bytes,
         page_bytes=page_bytes,
         num_pages=num_pages,
         tp_size=loaded.ranks.size,
         ranks=(own,),
+        kv_dtype=activations if settings.kv_dtype == "auto" else settings.kv_dtype,
     )
 
 
@@ -338,14 +344,17 @@ def _planner(
     attention: AttentionPlanner,
     room: DraftRoom,
     buckets: Buckets,
+    embedding: torch.Tensor,  # [vocab, hidden]
 ) -> Planner:
+    arena = Arena(room.sampling.seed.device)
     return Planner(
-        arena=Arena(room.sampling.seed.device),
+        arena=arena,
         attention=attention,
         draft=program.drafter,
         table=program.state.rows,
         buckets=buckets,
         largest=room.largest,
+        embeds=EmbedsBuffer(arena, embedding, most_tokens=room.largest.chunk.tokens),
     )
 
 

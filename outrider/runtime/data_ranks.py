@@ -16,6 +16,7 @@ from outrider.runtime.runner import AgreedStep, Runner
 from outrider.sampling.sampling_flags import joined_flags
 from outrider.step.step_sizes import joined_sizes, sizes_of
 from outrider.wire.adapter import AdapterChecks
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.runner_facts import PendingResult
 from outrider.wire.scheduled_batch import EMPTY_BATCH, ScheduledBatch
@@ -76,6 +77,9 @@ class DataRanksRunner:
             raise CapacityError(self._others.explain(error)) from error
         return [own, *pending]
 
+    def find_tokens(self, span: EmbeddedSpan) -> tuple[int, ...]:
+        return self._first.find_tokens(span)
+
     def close(self) -> None:
         self._others.close()
 
@@ -106,6 +110,9 @@ class RankRunner:
         batches = [EMPTY_BATCH] * self._group.size
         batches[self._rank] = batch
         return self._group.submit(batches)[self._rank]
+
+    def find_tokens(self, span: EmbeddedSpan) -> tuple[int, ...]:
+        return self._group.find_tokens(span)
 
     def restart(self) -> None:
         """Never succeeds: how far the other ranks came in a failed step is unknown."""

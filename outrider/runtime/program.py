@@ -70,6 +70,11 @@ class StepProgram:
         self._ranks = ranks
 
     @property
+    def embedding(self) -> torch.Tensor:  # [vocab, hidden]
+        """The target's, by which embeddings in prompts are recognised."""
+        return self._model.embedding
+
+    @property
     def adapters(self) -> AdapterWeights:
         """The adapter weights of the target, by slot."""
         return self._model.adapters

@@ -7,6 +7,7 @@ from outrider.runtime.rank_processes import RankProcesses
 from outrider.runtime.runner import InFlightStep, Runner
 from outrider.structured.grammar_cache import Grammars
 from outrider.wire.adapter import AdapterChecks
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import ScheduledBatch
 
@@ -43,6 +44,9 @@ class RankedRunner:
     def close(self) -> None:
         """End the other ranks."""
         self._others.close()
+
+    def find_tokens(self, span: EmbeddedSpan) -> tuple[int, ...]:
+        return self._first.find_tokens(span)
 
     def restart(self) -> None:
         """Never succeeds: how far the other ranks came in a failed step is unknown."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.kv.kv_pool import PageFamily
+from outrider.runtime.embedding_index import EmbeddingIndex
 from outrider.runtime.occupancy import Occupancy
 from outrider.runtime.program import StepProgram
 from outrider.runtime.row_details import StepRequests, read_details, wants_details
@@ -22,6 +23,7 @@ from outrider.step.shape import SamplingFlags, StepShape
 from outrider.step.step_sizes import StepSizes, sizes_of
 from outrider.structured.grammar_cache import Grammars
 from outrider.wire.adapter import AdapterChecks
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import RowAdmission, ScheduledBatch
 from outrider.wire.step_result import StepResult
@@ -53,6 +55,7 @@ class Runner:
         self._samplings = RowSamplings()
         pools, drafter = program.state.pages, program.drafter
         self.row_images = RowImages((*pools.row_tensors, *drafter.row_tensors), stream)
+        self._embedding_index = EmbeddingIndex(program.embedding)
         self._num_steps = 0
         self.occupancy = Occupancy()
         self.watchdog = Watchdog()
@@ -84,6 +87,12 @@ class Runner:
         return StepCounts(
             steps=self._num_steps, eager=executor.num_eager, unrecordable=executor.num_uncapturable
         )
+
+    @torch.inference_mode()
+    def find_tokens(self, span: EmbeddedSpan) -> tuple[int, ...]:
+        """The token that each embedding is of; -1 for one that no token has."""
+        with self.stream.active():
+            return self._embedding_index.find(span)
 
     @torch.inference_mode()
     def submit(self, batch: ScheduledBatch, agreed: AgreedStep | None = None) -> "InFlightStep":

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from outrider.config.engine_config import KVDtype
 from outrider.config.settings import Settings
 from outrider.errors import ConfigError
 from outrider.kv.choose_attention import choose_attention
@@ -13,6 +14,8 @@ from outrider.kv.head_shape import HeadShape
 from outrider.kv.kv_pool import ModelPool, PageFamily
 from outrider.models.cache_layout import CacheLayout, CacheRoom, OpenCache
 from outrider.models.model_config import AnyAttention, LatentConfig
+from outrider.models.paged_layout import PagedLayout
+from outrider.models.recurrent.recurrent_cache import RecurrentLayout
 from outrider.runtime.draft_kinds import DraftKind
 from outrider.runtime.kv_capacity import free_bytes
 from outrider.step.attention_backend import AttentionBackend, AttentionPlanner
@@ -48,6 +51,19 @@ def open_cache(
     check_heads(backend, users)
     room = CacheRoom(pages=pages, table_rows=settings.host.max_rows + 1, backend=backend)
     return TargetCache(target=layout.open(room), room=room)
+
+
+def narrow_layout(layout: AnyLayout, kv_dtype: KVDtype) -> AnyLayout:
+    """The layout with keys and values stored in this type."""
+    if kv_dtype == "auto":
+        return layout
+    has_latents = any(isinstance(each, LatentConfig) for each in layout.heads)
+    if has_latents or not isinstance(layout, PagedLayout | RecurrentLayout):
+        raise ConfigError(
+            f"--kv-cache-dtype {kv_dtype} is for keys and values, and this model stores latents or "
+            "compressed blocks; leave it out"
+        )
+    return replace(layout, kv=replace(layout.kv, kv_dtype=kv_dtype))
 
 
 def adapt_settings(layout: AnyLayout, settings: Settings) -> Settings:

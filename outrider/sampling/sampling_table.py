@@ -161,8 +161,8 @@ class SamplingTable:
             self.named_tokens[row, : len(tokens)] = self._upload(tokens, torch.int64)
 
     def _write_history(self, admission: RowAdmission) -> None:
-        if admission.prompt:
-            prompt = self._upload(admission.prompt, torch.int64)
+        if admission.seen_tokens:
+            prompt = self._upload(admission.seen_tokens, torch.int64)
             self.penalties.prompt_seen[admission.row].index_fill_(0, prompt, True)
         if admission.output:
             output = self._upload(admission.output, torch.int64)

@@ -40,6 +40,7 @@ class AsyncEngineRules:
 
     ping_s: float = 15.0  # a stream that is silent for so long sends a comment
     has_priorities: bool = False  # whether requests may have a priority
+    takes_prompt_embeds: bool = False  # whether prompts may be embeddings
     returns_hidden_states: bool = False  # whether requests may want hidden states
     role: DisaggregationConfig = WHOLE_REQUESTS
 
@@ -137,8 +138,7 @@ class AsyncEngine:
             raise RequestError(
                 "priority is for servers with --scheduling-policy priority; leave it out"
             )
-        if any(each.params.hidden_states_mode != "none" for each in prepared):
-            self._check_states()
+        self._check_permissions(prepared)
         self._check_role(prepared)
         requests: list[RequestState] = []
         try:
@@ -158,8 +158,14 @@ class AsyncEngine:
             replica.sleeping.note_request()
         return handle
 
-    def _check_states(self) -> None:
-        if not self.rules.returns_hidden_states:
+    def _check_permissions(self, prepared: Sequence[PreparedRequest]) -> None:
+        has_embeds = any(each.embeds for each in prepared)
+        if has_embeds and not self.rules.takes_prompt_embeds:
+            raise RequestError(
+                "prompt_embeds are for servers with --enable-prompt-embeds; send text or token ids"
+            )
+        has_states = any(each.params.hidden_states_mode != "none" for each in prepared)
+        if has_states and not self.rules.returns_hidden_states:
             raise RequestError(
                 "return_hidden_states is for servers with --enable-return-hidden-states; "
                 "leave it out"

@@ -12,6 +12,7 @@ from outrider.server.metrics import Meter
 from outrider.server.worker_messages import Abort, StartOver, StepFailed, ToWorker
 from outrider.structured.grammar_cache import Grammars
 from outrider.wire.adapter import Adapter
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.failure import FailureKind, RequestFailure
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import RunnerFacts
@@ -79,8 +80,10 @@ class RemoteEngine:
     def num_in_flight(self) -> int:
         return len(self._in_flight)
 
-    def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
-        check_request(prompt, limits, self._facts)
+    def check(
+        self, prompt: tuple[int, ...], limits: Limits, embeds: Sequence[EmbeddedSpan] = ()
+    ) -> None:
+        check_request(prompt, limits, self._facts, embeds)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
         """Do nothing: `compile_grammar` finds what is wrong without blocking a thread."""

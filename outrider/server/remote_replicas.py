@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from outrider.server.choose_replica import ReplicaChooser
 from outrider.server.remote_engine import RemoteEngine
 from outrider.wire.adapter import Adapter
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.submission import Limits, RequestUpdate, Submission
@@ -54,8 +55,10 @@ class RemoteReplicas:
     def num_in_flight(self) -> int:
         return sum(each.num_in_flight for each in self.replicas)
 
-    def check(self, prompt: tuple[int, ...], limits: Limits) -> None:
-        self.replicas[0].check(prompt, limits)
+    def check(
+        self, prompt: tuple[int, ...], limits: Limits, embeds: Sequence[EmbeddedSpan] = ()
+    ) -> None:
+        self.replicas[0].check(prompt, limits, embeds)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
         self.replicas[0].check_grammar(spec)

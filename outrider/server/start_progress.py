@@ -32,6 +32,6 @@ def memory_line(replicas: Sequence[RunnerFacts]) -> str:
     copies = f"{len(replicas)} replicas, each with " if len(replicas) > 1 else ""
     ranks = f"{len(memory.ranks)} ranks, each with " if len(memory.ranks) > 1 else ""
     return (
-        f"{copies}{ranks}weights {memory.weight_bytes / 1e9:.2f} GB; KV cache of {tokens} tokens, "
-        f"0 in use, {memory.kv_bytes / 1e9:.2f} GB when full"
+        f"{copies}{ranks}weights {memory.weight_bytes / 1e9:.2f} GB; KV cache of {tokens} tokens "
+        f"in {memory.kv_dtype}, 0 in use, {memory.kv_bytes / 1e9:.2f} GB when full"
     )

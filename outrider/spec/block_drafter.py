@@ -1,6 +1,6 @@
 """Drafts with a block-parallel model: one forward pass, then a tree from what its slots predict."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -28,6 +28,8 @@ from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
 from outrider.wire.scheduled_batch import FinishedText, RowAdmission
+
+_MOST_AT_ONCE = 256  # rows of logits
 
 
 class BlockDrafter:
@@ -86,10 +88,11 @@ class BlockDrafter:
         if tree.nodes == 1 or not tree.steps:
             return single_node(root)
         states = self._run_block(_plans_of(plan).block, root, table)
+        states = states[:, block.first : block.first + tree.steps]
         tips, slots = root_frontier(decode, root), DraftSlots(tree=tree)
         candidates = room_for(tree, root)
-        for depth in range(1, tree.steps + 1):
-            top = self._top_tokens(plan, tips, states[:, block.first + depth - 1])
+        for depth, logits in enumerate(self._logits(states), start=1):
+            top = self._top_tokens(plan, tips, logits, states[:, depth - 1])
             tips = grow(tips, top, decode, candidates=candidates, slots=slots, depth=depth)
         # The noise makes a drafter sure of other tokens, so sampled rows are measured apart.
         temperatures = self._sampling.temperature
@@ -126,15 +129,27 @@ class BlockDrafter:
         )
         return self._model.forward_block(plan, anchors, self._kv, self._attention)
 
+    def _logits(
+        self, states: torch.Tensor
+    ) -> Iterator[torch.Tensor]:  # [rows, steps, width] -> [rows, draft_vocab] of each step
+        """Logits of all slots at once, so that lm_head is read once, unless they take much room."""
+        rows, steps, _ = states.shape
+        if rows * steps > _MOST_AT_ONCE:
+            yield from (self._model.logits(states[:, step]) for step in range(steps))
+        else:
+            logits = self._model.logits(states.flatten(0, 1))
+            yield from logits.view(rows, steps, -1).unbind(1)
+
     def _top_tokens(
         self,
         plan: StepPlan,
         tips: Frontier,
+        logits: torch.Tensor,  # [rows, draft_vocab]
         states: torch.Tensor,  # [rows, width] of the slot that predicts this depth
     ) -> TopTokens:  # of n = rows * branches
         """The tokens most likely to be the target's after each tip."""
         model, before = self._model, tips.nodes.tokens
-        logits, rows, branches = model.logits(states), plan.decode.rows, before.shape[1]
+        rows, branches = plan.decode.rows, before.shape[1]
         if not model.is_conditional:  # all tips of a row have the same children
             top = self._best(plan, logits, rows, tips.positions[:, 0])
             top = TopTokens(

@@ -3,6 +3,7 @@
 import torch
 
 from outrider.kv.kv_pool import KVPool, ModelPool
+from outrider.ops.attention.kv_codes import as_moved
 from outrider.ops.tree.commit_rows import commit_rows
 from outrider.ops.tree.compact_kv import compact_kv
 from outrider.ops.tree.draft_tree import VerifyResult
@@ -21,7 +22,7 @@ def commit(
     """Advance every row of the step. The last token of a row inside its prompt is never read."""
     if plan.shape.tree.topk > 1:  # the KV of a chain's accepted nodes is contiguous already
         assert isinstance(kv, KVPool), "models with row state take chains only: checked at start"
-        compact_kv(kv.storage, plan.decode, verify_result, table.pages)
+        compact_kv(as_moved(kv.storage), plan.decode, verify_result, table.pages)
     commit_rows(
         plan.decode,
         verify_result,

@@ -42,8 +42,7 @@ class DraftPlanner:
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlans:
         """The plans that go with a step of this shape."""
         tokens = self._arena.view("catch_up.tokens", shape.chunk.tokens)
-        # All rows of a draft plan have as many nodes.
-        shape = replace(shape.without_adapters(), ragged=0)
+        shape = replace(shape, ragged=0)  # all rows of a draft plan have as many nodes
         topk = shape.tree.topk  # branches of one level are never a chain
         first = replace(shape, tree=tree_of_width(1), chunk=NO_CHUNKS)
         level = replace(shape, tree=Budget(steps=1, topk=topk, nodes=topk), chunk=NO_CHUNKS)

@@ -61,5 +61,4 @@ class WindowPlanner:
         """Windows have room for what a row can emit, and for what modules may run again."""
         width = max(self._num_modules, shape.tree.most_emitted)
         tree = Budget(steps=1, topk=1, nodes=width)
-        rows = shape.rows + shape.chunk.rows
-        return replace(shape.without_adapters(), rows=rows, tree=tree, ragged=0)
+        return replace(shape, rows=shape.rows + shape.chunk.rows, tree=tree, ragged=0)

@@ -92,6 +92,7 @@ class Buckets:
             chunk=self._fit_chunks(sizes, num_decode_query),
             pages=pages.up(-(-self._most_keys(sizes) // self.page_size)),
             sampling_flags=sampling_flags,
+            has_embeds=sizes.has_embeds,
             ragged=num_decode_query if num_decode_query < rows * sizes.tree.nodes else 0,
         )
 

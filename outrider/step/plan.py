@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows, Queries, Sampled
+from outrider.step.input_embeds import InputEmbeds
 from outrider.step.shape import StepShape
 
 
@@ -35,3 +36,4 @@ class StepPlan:
     sampled: Sampled
     attention: AttentionPlan
     draft: DraftPlan
+    embeds: InputEmbeds

@@ -1,6 +1,7 @@
 """Makes all plans: fit pads, bind makes views once per shape, stage uploads a batch."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -11,11 +12,12 @@ from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.buckets import Buckets, has_room_for_padding
 from outrider.step.host_copy import pinned_for
+from outrider.step.input_embeds import NO_INPUT_EMBEDS, EmbedsBuffer, InputEmbeds
 from outrider.step.plan import DraftPlan, NoDraftPlan, StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import SamplingFlags, StepShape
 from outrider.step.step_sizes import StepSizes, sizes_of
-from outrider.wire.scheduled_batch import EMPTY_BATCH, ScheduledBatch
+from outrider.wire.scheduled_batch import EMPTY_BATCH, ScheduledBatch, ScheduledChunk
 
 # A plan is a few dozen views. Exact shapes differ from step to step, so old plans are dropped.
 MAX_PLANS = 1024
@@ -49,7 +51,12 @@ class Binder:
         attention.reserve(arena, largest)
 
     def make(
-        self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows, draft: DraftBinder
+        self,
+        shape: StepShape,
+        decode: DecodeRows,
+        chunk: ChunkRows,
+        draft: DraftBinder,
+        embeds: InputEmbeds = NO_INPUT_EMBEDS,
     ) -> StepPlan:
         """A plan of this shape over the given rows."""
         arena, query, sampled = self._arena, shape.num_query, shape.num_sampled
@@ -72,7 +79,8 @@ class Binder:
                 positions=arena.view("sampled.positions", sampled),
             ),
             attention=self._attention.bind(arena, shape),
-            draft=draft.bind(shape, decode, chunk),
+            draft=draft.bind(shape.without_adapters(), decode, chunk),
+            embeds=embeds,
         )
 
 
@@ -88,8 +96,10 @@ class Planner:
         table: RowTable,
         buckets: Buckets,
         largest: StepShape,
+        embeds: EmbedsBuffer | None = None,  # None: no batch will have embeddings
     ) -> None:
         self._arena = arena
+        self._embeds = embeds
         self._draft = draft
         self._table = table
         self._buckets = buckets
@@ -98,7 +108,8 @@ class Planner:
         self._staged: tuple[object, ...] = ()  # shape and rows of the inputs on the device
         self._binder = Binder(arena, attention, largest)
         most_grants = table.pages.numel()  # every page of every row at once
-        arena.reserve("inputs", sum(_input_sizes(largest)) + 2 * most_grants, torch.int64)
+        most_inputs = sum(_input_sizes(replace(largest, has_embeds=True)))
+        arena.reserve("inputs", most_inputs + 2 * most_grants, torch.int64)
         arena.reserve("lengths", largest.rows, torch.int64)
 
     def plan(
@@ -127,12 +138,11 @@ class Planner:
         if shape not in self._plans:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.pop(next(iter(self._plans)))
-            decode, chunk = self._inputs(shape)
-            self._plans[shape] = self._binder.make(shape, decode, chunk, self._draft)
+            self._plans[shape] = self._binder.make(shape, *self._inputs(shape))
         self._latest = self._plans[shape]
         return self._latest
 
-    def _inputs(self, shape: StepShape) -> tuple[DecodeRows, ChunkRows]:
+    def _inputs(self, shape: StepShape) -> tuple[DecodeRows, ChunkRows, DraftBinder, InputEmbeds]:
         """The packed host inputs by name, in the order of `_input_sizes`."""
         sizes = _input_sizes(shape)
         packed = torch.split(self._arena.view("inputs", sum(sizes)), sizes)
@@ -149,7 +159,13 @@ class Planner:
             owners=packed[6],
             tokens=packed[7],
         )
-        return decode, chunk
+        return decode, chunk, self._draft, self._input_embeds(shape, packed[8])
+
+    def _input_embeds(self, shape: StepShape, is_embedded: torch.Tensor) -> InputEmbeds:
+        if not shape.has_embeds:
+            return NO_INPUT_EMBEDS
+        assert self._embeds is not None, "requests with embeddings are refused"
+        return InputEmbeds(vectors=self._embeds.view(shape), is_embedded=is_embedded)
 
     def null(self, shape: StepShape) -> StepPlan:
         """The plan of a shape whose rows are all padding, for dummy runs."""
@@ -171,6 +187,8 @@ class Planner:
         if inputs != self._staged:
             self._staged = ()  # stays empty if the copy fails
             parts += _pack(batch, plan.shape)
+            if self._embeds is not None and plan.shape.has_embeds:
+                self._embeds.stage(batch.chunks, plan.shape)
         grants = self._table.entries(batch.grants)
         if grants:
             parts.append(np.array(grants, dtype=np.int64))
@@ -189,9 +207,11 @@ class Planner:
 
 
 def _input_sizes(shape: StepShape) -> list[int]:
-    """Decode rows, their budgets; chunk rows, starts, counts, followers; owners and tokens."""
-    chunk = shape.chunk
-    return [shape.rows, 3 * shape.rows, *[chunk.rows] * 4, chunk.tokens, chunk.tokens]
+    """Decode rows, their budgets; chunk rows, starts, counts, followers; owners and tokens, and
+    which tokens are embedded.
+    """
+    chunk, embedded = shape.chunk, shape.chunk.tokens if shape.has_embeds else 0
+    return [shape.rows, 3 * shape.rows, *[chunk.rows] * 4, chunk.tokens, chunk.tokens, embedded]
 
 
 def _pack(batch: ScheduledBatch, shape: StepShape) -> Iterator[np.ndarray]:
@@ -211,6 +231,17 @@ def _pack(batch: ScheduledBatch, shape: StepShape) -> Iterator[np.ndarray]:
     yield _padded([chunk.follower for chunk in chunks], shape.chunk.rows)
     yield np.repeat(np.arange(len(counts), dtype=np.int64), counts)
     yield _padded([token for chunk in chunks for token in chunk.tokens], shape.chunk.tokens)
+    if shape.has_embeds:
+        yield _embedded(chunks, shape.chunk.tokens)
+
+
+def _embedded(chunks: Sequence[ScheduledChunk], size: int) -> np.ndarray:
+    out, at = np.zeros(size, dtype=np.int64), 0
+    for chunk in chunks:
+        for span in chunk.embeds:
+            out[at + span.first : at + span.stop] = 1
+        at += len(chunk.tokens)
+    return out
 
 
 def _padded(values: Sequence[int], size: int) -> np.ndarray:

@@ -68,6 +68,7 @@ class StepShape:
     chunk: ChunkShape
     pages: int  # page-table columns that attention may read
     sampling_flags: SamplingFlags
+    has_embeds: bool = False  # embeddings stand in place of some chunk tokens
     ragged: int = 0  # query tokens that the decode rows share; 0: every row has one for each node
 
     def __post_init__(self) -> None:

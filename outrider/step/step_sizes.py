@@ -19,6 +19,7 @@ class StepSizes:
     chunk_tokens: int  # all chunks together
     longest_chunk: int
     last_chunk_end: int  # cached tokens and chunk together, of the longest prompt so far
+    has_embeds: bool = False  # embeddings stand in place of some chunk tokens
     spread: int = 0  # chunk tokens that the smallest of these batches lacks: it pads more
 
 
@@ -33,6 +34,7 @@ def sizes_of(batch: ScheduledBatch) -> StepSizes:
         chunk_tokens=sum(counts),
         longest_chunk=max(counts, default=0),
         last_chunk_end=max([chunk.start + len(chunk.tokens) for chunk in batch.chunks], default=0),
+        has_embeds=any(chunk.embeds for chunk in batch.chunks),
     )
 
 
@@ -52,6 +54,7 @@ def joined_sizes(sizes: Sequence[StepSizes]) -> StepSizes:
         chunk_tokens=chunk_tokens,
         longest_chunk=max(each.longest_chunk for each in sizes),
         last_chunk_end=max(each.last_chunk_end for each in sizes),
+        has_embeds=any(each.has_embeds for each in sizes),
         spread=chunk_tokens - min(each.chunk_tokens for each in sizes),
     )
 

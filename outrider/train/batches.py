@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from outrider.errors import ConfigError
@@ -18,6 +19,8 @@ class Anchors:
     teacher_rows: torch.Tensor  # [teacher] rows whose target probabilities are needed
     teacher_index: tuple[torch.Tensor, ...]  # per depth [trained] index into `teacher_rows`
     reached: torch.Tensor  # [batch * length] 1 where greedy decoding starts a draft round, else 0
+    chosen: torch.Tensor  # [batch, anchors] rows of the sequences; without a choice there are none
+    places: tuple[torch.Tensor, ...]  # per depth [trained] index into the flattened `chosen`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +53,29 @@ class BatchOrder:
         return self.packed.take(order[place * self._size : (place + 1) * self._size])
 
 
-def make_batch(packed: PackedDocuments, *, depth: int, device: TrainingDevice) -> TrainingBatch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorChoice:
+    """How many rows of a sequence are trained, and what decides which."""
+
+    num: int  # 0: all of them, without a place of their own
+    seed: tuple[int, ...]
+
+
+ALL_ANCHORS = AnchorChoice(num=0, seed=())
+
+
+def make_batch(
+    packed: PackedDocuments,
+    *,
+    depth: int,
+    device: TrainingDevice,
+    choice: AnchorChoice = ALL_ANCHORS,
+) -> TrainingBatch:
     """The sequences on the device. The host finds their rows, so no step waits for the device."""
-    trained = trained_rows(packed, depth=depth).reshape(depth, -1)
+    trained = trained_rows(packed, depth=depth)
+    chosen = _choose(trained[0], choice)
+    place_of = _places(chosen, length=packed.tokens.shape[1])
+    trained = trained.reshape(depth, -1) & ((place_of >= 0) | (choice.num == 0))
     rows = [np.flatnonzero(mask) for mask in trained]
     # At depth k row t predicts the token at t + 2 + k. Its teacher is the target's row before that.
     teacher_rows = np.unique(np.concatenate([each + AHEAD - 1 + k for k, each in enumerate(rows)]))
@@ -70,5 +93,33 @@ def make_batch(packed: PackedDocuments, *, depth: int, device: TrainingDevice) -
             ),
             teacher_rows=device.copy(teacher_rows),
             reached=device.copy(reached.reshape(-1).astype(np.int64)),
+            chosen=device.copy(np.maximum(chosen, 0)),
+            places=tuple(device.copy(place_of[each]) for each in rows),
         ),
     )
+
+
+def _choose(
+    trained: npt.NDArray[np.bool_],  # [batch, length]
+    choice: AnchorChoice,
+) -> npt.NDArray[np.int64]:  # [batch, num]
+    """Rows of every sequence, ascending; -1 where it has fewer."""
+    draw = np.random.default_rng(choice.seed)
+    chosen = np.full((trained.shape[0], choice.num), -1, dtype=np.int64)
+    for own, mask in zip(chosen, trained, strict=True):
+        rows = np.flatnonzero(mask)
+        some = np.sort(draw.permutation(rows)[: choice.num])
+        own[: len(some)] = some
+    return chosen
+
+
+def _places(
+    chosen: npt.NDArray[np.int64],  # [batch, num]
+    *,
+    length: int,
+) -> npt.NDArray[np.int64]:  # [batch * length]
+    """Which of the flattened choices a row is; -1 where it is none."""
+    places = np.full(chosen.shape[0] * length, -1, dtype=np.int64)
+    row, column = np.nonzero(chosen >= 0)
+    places[row * length + chosen[row, column]] = row * chosen.shape[1] + column
+    return places

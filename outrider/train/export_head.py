@@ -9,6 +9,8 @@ from safetensors.torch import save
 
 from outrider.errors import ConfigError
 from outrider.hub.atomic_folder import staged
+from outrider.models.dflash.dflash_dialects import is_dflash_config
+from outrider.models.dflash.dflash_tensors import MASK_FILE, MASK_VECTOR
 from outrider.models.eagle.head_tensors import LAYER
 from outrider.models.model_config import read_config
 from outrider.train.checkpoints import TrainingCheckpoint
@@ -30,9 +32,13 @@ def export_head(
     if folder.exists():
         raise ConfigError(f"{folder} exists already; remove it or choose another folder")
     fields = _fields(checkpoint, target_folder, format)
-    content = save(_tensors(checkpoint, format, dtype), metadata={"format": "pt"})
+    tensors = _tensors(checkpoint, format, dtype)
+    mask = tensors.pop(MASK_VECTOR, None)
+    content = save(tensors, metadata={"format": "pt"})
     with staged(folder) as partial:
         (partial / "model.safetensors").write_bytes(content)
+        if mask is not None:
+            torch.save(mask, partial / MASK_FILE)
         text = json.dumps({**fields, "torch_dtype": dtype}, indent=2) + "\n"
         (partial / "config.json").write_text(text, encoding="utf-8")
     return len(content)
@@ -42,6 +48,8 @@ def _fields(
     checkpoint: TrainingCheckpoint, target_folder: Path, format: ExportFormat
 ) -> dict[str, Any]:
     fields: dict[str, Any] = checkpoint.facts["fields"]
+    if is_dflash_config(fields) and format != "eagle3":
+        raise ConfigError("heads that draft blocks are exported in their own layout; omit --format")
     if format == "eagle3":
         return fields
     theirs = json.loads((target_folder / "config.json").read_text(encoding="utf-8"))
@@ -61,6 +69,8 @@ def _tensors(
         for name, tensor in checkpoint.state_dict.items()
         if name.startswith("weights.")
     }
+    if is_dflash_config(checkpoint.facts["fields"]):
+        return weights  # they score with the target's lm_head
     if format == "eagle3":
         weights = {name.replace(LAYER, "midlayer."): each for name, each in weights.items()}
     return weights | token_maps(checkpoint.ids, checkpoint.facts["fields"]["vocab_size"])

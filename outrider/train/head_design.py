@@ -8,6 +8,8 @@ from typing import Any, Literal
 import torch
 
 from outrider.errors import ConfigError
+from outrider.models.dflash.dflash_dialects import is_dflash_config
+from outrider.models.dflash.dflash_tensors import MASK_VECTOR
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_dialects import parse_head
 from outrider.models.expert_config import NoExperts
@@ -16,6 +18,9 @@ from outrider.models.model_config import ModelConfig, read_config
 HeadLayout = Literal["eagle3", "eagle3.1"]
 ExportFormat = Literal["eagle3", "speculators"]
 
+_CONTEXT_LAYERS = 5  # that a head with blocks reads, if the target has more
+# A trained head with blocks stores the vector of masks, and normalises queries and keys per head.
+_BLOCK_NAMES = (MASK_VECTOR, "layers.0.self_attn.q_norm.weight")
 MIN_LAYERS = 3  # the usual aux layers are after 2, L // 2 and L - 3 layers
 
 # Fields of the target's config.json about rotary embedding and context.
@@ -33,24 +38,99 @@ class HeadDesign:
     kv_heads: int  # 0: the target's
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockDesign:
+    """The same for a head that drafts blocks. It scores with the target's lm_head."""
+
+    layers: int
+    block: int  # slots
+    is_next: bool  # a slot predicts the next token, not its own
+    is_causal: bool  # a slot reads no later slots
+    markov_rank: int  # 0: the token before adds nothing
+    intermediate: int  # 0: the target's
+    heads: int  # 0: the target's
+    kv_heads: int  # 0: the target's
+
+    @property
+    def num_drafts(self) -> int:
+        return self.block if self.is_next else self.block - 1
+
+
 def head_fields(design: HeadDesign, target_folder: Path) -> dict[str, Any]:
     """The config.json of such a head in the layout that SGLang and vLLM share.
 
     The aux layers are the default ones and are not listed: engines count such a list differently.
     """
-    target, target_fields = read_config(target_folder), _json(target_folder / "config.json")
-    if target.num_layers < MIN_LAYERS:
-        raise ConfigError(
-            f"the target has {target.num_layers} layers, and an EAGLE-3 head reads after 2, L/2 "
-            f"and L-3 of them; use a target of {MIN_LAYERS} layers or more"
-        )
-    if not isinstance(target.experts, NoExperts):
-        raise ConfigError("heads are not trained for models with experts yet; use a dense target")
+    target = _dense_target(target_folder)
     has_norms = design.layout == "eagle3.1"
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
         "num_hidden_layers": 1,
+        **_layer_fields(design, target, target_folder),
+        "draft_vocab_size": design.draft_vocab,
+        **({"fc_norm": True, "norm_output": True} if has_norms else {}),
+    }
+
+
+def block_fields(design: BlockDesign, target_folder: Path) -> dict[str, Any]:
+    """The config.json of such a head in z-lab's layout, or DeepSpec's if slots predict the next
+    token.
+    """
+    target = _dense_target(target_folder)
+    own = {
+        "target_layer_ids": _spread_layers(target.num_layers),
+        "block_size": design.block,
+        "is_causal": design.is_causal,
+    }
+    if not design.is_next and not design.markov_rank:
+        causal = own.pop("is_causal")
+        place: dict[str, Any] = {"dflash_config": own | {"causal": causal}}
+        architecture = "DFlashDraftModel"
+    else:
+        place = {**own, "markov_rank": design.markov_rank, "markov_head_type": "vanilla"}
+        place |= {"sample_from_anchor": design.is_next}
+        architecture = "Qwen3DSparkModel"
+    return {
+        "architectures": [architecture],
+        "model_type": "qwen3",
+        "num_hidden_layers": design.layers,
+        **_layer_fields(design, target, target_folder),
+        "num_target_layers": target.num_layers,
+        **place,
+    }
+
+
+def _spread_layers(num_layers: int) -> list[int]:
+    """Layers whose output the context reads: up to five, from the second to the fourth from last.
+
+    The last layer is never read: engines differ in whether that is before or after its norm.
+    """
+    num = min(_CONTEXT_LAYERS, num_layers - 1)
+    last = max(num_layers - 3, min(num_layers - 2, num - 1))
+    first = min(1, last + 1 - num)
+    return sorted({round(first + i * (last - first) / max(num - 1, 1)) for i in range(num)})
+
+
+def _dense_target(target_folder: Path) -> ModelConfig:
+    target = read_config(target_folder)
+    if target.num_layers < MIN_LAYERS:
+        raise ConfigError(
+            f"the target has {target.num_layers} layers, and a head reads between several of "
+            f"them; use a target of {MIN_LAYERS} layers or more"
+        )
+    if not isinstance(target.experts, NoExperts):
+        raise ConfigError("heads are not trained for models with experts yet; use a dense target")
+    return target
+
+
+def _layer_fields(
+    design: HeadDesign | BlockDesign, target: ModelConfig, target_folder: Path
+) -> dict[str, Any]:
+    """The sizes of a layer, and what follows from the target."""
+    theirs = _json(target_folder / "config.json")
+    copied = (*_ROTATION, "bos_token_id", "eos_token_id")
+    return {
         "hidden_size": target.block.hidden,
         "intermediate_size": design.intermediate or target.block.intermediate,
         "num_attention_heads": design.heads or target.plain_attention.heads,
@@ -59,16 +139,9 @@ def head_fields(design: HeadDesign, target_folder: Path) -> dict[str, Any]:
         "hidden_act": "silu",
         "rms_norm_eps": target.block.norm_eps,
         "vocab_size": target.vocab_size,
-        "draft_vocab_size": design.draft_vocab,
         "tie_word_embeddings": False,
         "attention_bias": False,
-        **{key: target_fields[key] for key in _ROTATION if key in target_fields},
-        **{
-            key: target_fields[key]
-            for key in ("bos_token_id", "eos_token_id")
-            if key in target_fields
-        },
-        **({"fc_norm": True, "norm_output": True} if has_norms else {}),
+        **{key: theirs[key] for key in copied if key in theirs},
     }
 
 
@@ -109,7 +182,7 @@ def speculators_fields(
 
 def design_config(fields: dict[str, Any], target: ModelConfig) -> HeadConfig:
     """The head that the engine's loader reads from these fields."""
-    return parse_head(fields, (), target)
+    return parse_head(fields, _BLOCK_NAMES if is_dflash_config(fields) else (), target)
 
 
 def token_maps(

@@ -22,13 +22,16 @@ class HeadOptimizer:
         self._weights = weights
         by_muon = [name for name in weights if kind == "muon" and _is_body_matrix(weights, name)]
         others = [name for name in weights if name != HEAD and name not in by_muon]
+        heads = [HEAD] if HEAD in weights else []  # a head may score with the target's
         adamw = torch.optim.AdamW(
-            [{"params": self._some(others)}, {"params": self._some([HEAD])}],
+            [{"params": self._some(names)} for names in (others, heads) if names],
             betas=_BETAS,
             weight_decay=0.0,
             fused=is_fused,
         )
-        self._parts: list[tuple[torch.optim.Optimizer, Sequence[str]]] = [(adamw, [*others, HEAD])]
+        self._parts: list[tuple[torch.optim.Optimizer, Sequence[str]]] = [
+            (adamw, [*others, *heads])
+        ]
         if by_muon:
             # Muon steps are scaled to the length of AdamW steps, so one rate serves both.
             muon = torch.optim.Muon(
@@ -40,7 +43,7 @@ class HeadOptimizer:
         """One step with these learning rates. Clears the gradients."""
         for optimizer, _ in self._parts:
             for group in optimizer.param_groups:
-                is_head = group["params"][0] is self._weights[HEAD]
+                is_head = group["params"][0] is self._weights.get(HEAD)
                 group["lr"] = head_rate if is_head else body_rate
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

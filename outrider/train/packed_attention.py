@@ -68,20 +68,20 @@ class FlexAttention:
         )
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = _compiled_flex()(query, key, value, block_mask=self._mask)
+        result: torch.Tensor = compiled_flex()(query, key, value, block_mask=self._mask)
         return result
 
     def attend_with_lse(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        result: tuple[torch.Tensor, torch.Tensor] = _compiled_flex()(
+        result: tuple[torch.Tensor, torch.Tensor] = compiled_flex()(
             query, key, value, block_mask=self._mask, return_lse=True
         )
         return result
 
 
 @functools.cache
-def _compiled_flex() -> Callable[..., Any]:
+def compiled_flex() -> Callable[..., Any]:
     """Flex attention, compiled once per process when it is first used."""
     from torch.nn.attention.flex_attention import flex_attention
 

@@ -32,6 +32,7 @@ class Recipe:
     decay: float  # weight of a depth relative to the one before
     loss: LossKind
     seed: int
+    anchors: int = 0  # blocks that are trained per sequence; a head without blocks trains all rows
 
 
 def rate_at(step: int, recipe: Recipe, rates: LearningRates) -> float:

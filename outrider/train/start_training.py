@@ -20,7 +20,14 @@ from outrider.train.documents import Document, count_tokens
 from outrider.train.draft_vocabulary import check_draft_vocab, choose_draft_tokens, coverage
 from outrider.train.export_head import export_head
 from outrider.train.gather_answers import AnswerGenerator, AnswerSource, gather_answers
-from outrider.train.head_design import ExportFormat, HeadDesign, design_config, head_fields
+from outrider.train.head_design import (
+    BlockDesign,
+    ExportFormat,
+    HeadDesign,
+    block_fields,
+    design_config,
+    head_fields,
+)
 from outrider.train.packing import PackedDocuments, pack_documents
 from outrider.train.plot_training import plot_run
 from outrider.train.recipe import LearningRates, Recipe
@@ -65,9 +72,9 @@ class TrainingOutput:
     resume: bool
 
 
-def train_eagle3(
+def train_head(
     generator: AnswerGenerator,
-    design: HeadDesign,
+    design: HeadDesign | BlockDesign,
     source: AnswerSource,
     plan: TrainingPlan,
     requested: RequestedDevice,
@@ -75,10 +82,9 @@ def train_eagle3(
 ) -> None:
     """Train a head and export it. A resumed run continues from its last checkpoint."""
     target_folder = resolve_model(generator.model, BarReporter())
-    fields = head_fields(design, target_folder)
+    fields = _fields(design, target_folder)
     before = _last_checkpoint(output)
     target = read_config(target_folder)
-    check_draft_vocab(design.draft_vocab, vocab=target.vocab_size)
     config = design_config(fields, target)
     device = choose_training_device(requested, head_dim=config.layer.attention.head_dim)
     output.folder.mkdir(parents=True, exist_ok=True)
@@ -103,6 +109,15 @@ def train_eagle3(
     _export(load_checkpoint(last), output, target_folder)
 
 
+def _fields(design: HeadDesign | BlockDesign, target_folder: Path) -> dict[str, Any]:
+    """The config.json of the head. Sizes that do not fit the target are refused."""
+    if isinstance(design, BlockDesign):
+        return block_fields(design, target_folder)
+    fields = head_fields(design, target_folder)
+    check_draft_vocab(design.draft_vocab, vocab=read_config(target_folder).vocab_size)
+    return fields
+
+
 def _last_checkpoint(output: TrainingOutput) -> TrainingCheckpoint | None:
     """The checkpoint to resume from; None for a new run."""
     checkpoints = list_checkpoints(output.folder / "checkpoints")
@@ -120,8 +135,10 @@ def _head_folder(output: TrainingOutput) -> Path:
 
 
 def _choose_draft_vocab(
-    documents: Sequence[Document], design: HeadDesign, target_folder: Path
+    documents: Sequence[Document], design: HeadDesign | BlockDesign, target_folder: Path
 ) -> torch.Tensor:  # [draft_vocab]
+    if isinstance(design, BlockDesign):
+        return torch.arange(read_config(target_folder).vocab_size)
     counts: Counter[int] = count_tokens(documents)
     tokenizer = load_tokenizer(target_folder)
     ids = choose_draft_tokens(

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_tensors import HEAD
 from outrider.train.acceptance_meter import AcceptanceMeter, TrainingMetrics
-from outrider.train.batches import TrainingBatch, make_batch
+from outrider.train.batches import AnchorChoice, TrainingBatch, make_batch
 from outrider.train.head_optimizer import HeadOptimizer
 from outrider.train.loss import LOSSES, Loss
 from outrider.train.packed_attention import make_attention
 from outrider.train.packed_target import PackedTarget
 from outrider.train.packing import PackedDocuments, padded
 from outrider.train.recipe import LearningRates, Recipe, rate_at, scores_rate_at
+from outrider.train.training_block import TrainingBlock, initial_block_weights
 from outrider.train.training_device import TrainingDevice
 from outrider.train.training_head import HeadInputs, TrainingHead, initial_weights
 
@@ -41,11 +41,11 @@ class Trainer:
         self.recipe, self.rates = recipe, rates
         self._device = device
         self._target = PackedTarget(spec.target_folder, dtype=device.dtype, device=device.device)
-        self._head = TrainingHead(spec.config, embedding=self._target.embedding)
+        self._head = _head(spec.config, self._target, device)
         self._aux_layers = spec.config.aux.aux_layers.layers
         self._ids = spec.ids.to(device.device)
         self._loss = _loss(recipe, device)
-        self.weights = initial_weights(spec.config, self._target, self._ids, seed=recipe.seed)
+        self.weights = _initial(spec.config, self._target, self._ids, seed=recipe.seed)
         self._optimizer = HeadOptimizer(
             self.weights, rates.optimizer, is_fused=device.has_fused_optimizer
         )
@@ -56,8 +56,9 @@ class Trainer:
         """One optimizer step. Returns the loss before it."""
         recipe, rates = self.recipe, self.rates
         head_rate = scores_rate_at(number, recipe, rates)
-        self.weights[HEAD].requires_grad_(head_rate > 0)
-        loss = self._run(packed, meter)
+        if HEAD in self.weights:
+            self.weights[HEAD].requires_grad_(head_rate > 0)
+        loss = self._run(packed, meter, seed=(recipe.seed, number))
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.weights.values(), rates.clip)
         self._optimizer.step(body_rate=rate_at(number, recipe, rates), head_rate=head_rate)
@@ -69,7 +70,7 @@ class Trainer:
         meter, size = self.new_meter(), self.recipe.batch
         for start in range(0, len(packed), size):
             chosen = packed.take(np.arange(start, min(start + size, len(packed))))
-            self._run(padded(chosen, size), meter)
+            self._run(padded(chosen, size), meter, seed=(start,))
         return meter.read()
 
     def new_meter(self) -> AcceptanceMeter:
@@ -92,10 +93,13 @@ class Trainer:
                 each.copy_(tensors[f"weights.{name}"])
         self._optimizer.load_state_dict(tensors)
 
-    def _run(self, packed: PackedDocuments, meter: AcceptanceMeter | None) -> torch.Tensor:
+    def _run(
+        self, packed: PackedDocuments, meter: AcceptanceMeter | None, *, seed: tuple[int, ...]
+    ) -> torch.Tensor:
         """The loss of a batch over all depths."""
         depth, device = self.recipe.depth, self._device
-        batch = make_batch(packed, depth=depth, device=device)
+        choice = AnchorChoice(num=self.recipe.anchors, seed=seed)
+        batch = make_batch(packed, depth=depth, device=device, choice=choice)
         attention = make_attention(device.attention, batch.documents)
         states = self._target.forward(batch.tokens, batch.positions, attention, self._aux_layers)
         hidden_states = states.hidden_states.flatten(0, 1).index_select(
@@ -106,15 +110,16 @@ class Trainer:
         inputs = HeadInputs(
             aux_hidden_states=states.aux_hidden_states,
             tokens=batch.tokens,
+            documents=batch.documents,
             positions=batch.positions,
             attention=attention,
         )
         if meter is not None:
             meter.begin(batch)
         losses = []
-        for step, normed in enumerate(self._head.unroll(weights, inputs, depth=depth)):
-            rows, teacher_index = batch.anchors.rows[step], batch.anchors.teacher_index[step]
-            logits = F.linear(normed.flatten(0, 1).index_select(0, rows), weights[HEAD])
+        drafts = self._head.draft_logits(weights, inputs, batch.anchors, depth=depth)
+        for step, logits in enumerate(drafts):
+            teacher_index = batch.anchors.teacher_index[step]
             each = self._loss(logits, teacher.probabilities.index_select(0, teacher_index))
             losses.append((each * teacher.is_known.index_select(0, teacher_index)).sum())
             if meter is not None:
@@ -129,6 +134,22 @@ class Trainer:
         num_anchors = max(batch.anchors.rows[0].shape[0], 1)
         factors = [self.recipe.decay**step / num_anchors for step in range(len(losses))]
         return torch.stack([f * each for f, each in zip(factors, losses, strict=True)]).sum()
+
+
+def _head(
+    config: HeadConfig, target: PackedTarget, device: TrainingDevice
+) -> TrainingHead | TrainingBlock:
+    if config.blocks is None:
+        return TrainingHead(config, embedding=target.embedding)
+    return TrainingBlock(config, target, device.attention)
+
+
+def _initial(
+    config: HeadConfig, target: PackedTarget, ids: torch.Tensor, *, seed: int
+) -> dict[str, nn.Parameter]:
+    if config.blocks is None:
+        return initial_weights(config, target, ids, seed=seed)
+    return initial_block_weights(config, target, seed=seed)
 
 
 def _loss(recipe: Recipe, device: TrainingDevice) -> Loss:

@@ -13,6 +13,7 @@ from torch import nn
 
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_tensors import HEAD, LAYER, MAPS, expected_tensors
+from outrider.train.batches import Anchors
 from outrider.train.packed_attention import (
     CosSin,
     KeyValue,
@@ -44,6 +45,16 @@ def initial_weights(
     alone it was 5.0.
     """
     shapes = expected_tensors(config, target_hidden=target.config.block.hidden).needed
+    values, width = random_weights(shapes, seed=seed), config.width
+    values["fc.weight"][:, -width:] += torch.eye(width)
+    values[_NORM] = target.final_norm.float().cpu()
+    values[HEAD] = target.head.index_select(0, ids.to(target.head.device)).float().cpu()
+    device = target.embedding.device
+    return {name: nn.Parameter(value.to(device).clone()) for name, value in values.items()}
+
+
+def random_weights(shapes: Mapping[str, tuple[int, ...]], *, seed: int) -> dict[str, torch.Tensor]:
+    """Norms of ones and random projections, small where they write to the residual stream."""
     generator = torch.Generator().manual_seed(seed)
     values: dict[str, torch.Tensor] = {}
     for name in sorted(shapes.keys() - set(MAPS)):
@@ -54,12 +65,7 @@ def initial_weights(
                 _RESIDUAL_SCALE if name.endswith(_RESIDUAL_WRITERS) else 1.0
             )
             values[name] = torch.randn(shapes[name], generator=generator) * scale
-    width = config.width
-    values["fc.weight"][:, -width:] += torch.eye(width)
-    values[_NORM] = target.final_norm.float().cpu()
-    values[HEAD] = target.head.index_select(0, ids.to(target.head.device)).float().cpu()
-    device = target.embedding.device
-    return {name: nn.Parameter(value.to(device).clone()) for name, value in values.items()}
+    return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,7 @@ class HeadInputs:
 
     aux_hidden_states: torch.Tensor  # [batch, length, aux layers * hidden]
     tokens: torch.Tensor  # [batch, length]
+    documents: torch.Tensor  # [batch, length] number within the sequence
     positions: torch.Tensor  # [batch, length]
     attention: PackedAttention
 
@@ -93,6 +100,14 @@ class TrainingHead:
             head_dim=config.layer.attention.head_dim,
             device=embedding.device,
         )
+
+    def draft_logits(
+        self, weights: Weights, inputs: HeadInputs, anchors: Anchors, *, depth: int
+    ) -> Iterator[torch.Tensor]:  # [trained, draft_vocab] of each depth
+        """Logits of the trained rows, one depth after the other."""
+        for step, normed in enumerate(self.unroll(weights, inputs, depth=depth)):
+            own = normed.flatten(0, 1).index_select(0, anchors.rows[step])
+            yield F.linear(own, weights[HEAD])
 
     def unroll(
         self, weights: Weights, inputs: HeadInputs, *, depth: int

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from outrider.config.settings import HostSettings
 from outrider.wire.draft_budget import Budget
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import StepResult
@@ -58,6 +59,7 @@ class MemoryFacts:
     num_pages: int  # usable KV pages; page 0 not counted
     tp_size: int  # ranks that share every layer
     ranks: tuple[RankFacts, ...]  # the processes that compute the model; the rest is of rank 0
+    kv_dtype: str = "float32"  # in which keys and values are stored
 
     @property
     def dp_size(self) -> int:
@@ -77,6 +79,7 @@ class RunnerFacts:
     memory: MemoryFacts
     vocab_size: int
     hidden_size: int  # channels of a hidden state of the target
+    takes_embeds: bool  # whether embeddings can stand in place of tokens
     draft: DraftFacts
     max_chunks: int  # prompts that may share one step
     host: HostSettings
@@ -121,6 +124,10 @@ class StepRunner(Protocol):
     def counts(self) -> StepCounts: ...
 
     def submit(self, batch: ScheduledBatch) -> PendingResult: ...
+
+    def find_tokens(self, span: EmbeddedSpan) -> tuple[int, ...]:
+        """The token that each embedding is of; -1 for one that no token has."""
+        ...
 
     def restart(self) -> None:
         """Forget all rows and steps after a failure; raises if the device is lost."""

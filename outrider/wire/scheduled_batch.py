@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from outrider.wire.adapter import AdapterLoad
 from outrider.wire.draft_budget import Budget
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.row_sampling import RowSampling
 
 NO_OWNER = 0  # of a row that drafts from its own text alone
@@ -17,9 +18,18 @@ class RowAdmission:
     sampling: RowSampling
     prompt: tuple[int, ...]  # empty unless a penalty or the drafter needs it
     output: tuple[int, ...]  # emitted before a preemption; for penalties, drafter or grammar
+    embedded: tuple[tuple[int, int], ...] = ()  # ranges of the prompt that are no tokens
     arrived: str = ""  # the transfer that brought its row state from another engine
     adapter_slot: int = 0  # of the adapter that it runs through; 0 for none
     owner: int = NO_OWNER  # whose finished texts its drafts may come from
+
+    @property
+    def seen_tokens(self) -> tuple[int, ...]:
+        """The prompt without placeholders of embeddings, in any order."""
+        if not self.embedded:
+            return self.prompt
+        hidden = {at for first, stop in self.embedded for at in range(first, stop)}
+        return tuple(token for at, token in enumerate(self.prompt) if at not in hidden)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +57,7 @@ class ScheduledChunk:
     start: int
     tokens: tuple[int, ...]
     follower: int  # the next token of the prompt, or -1 at its end, where the row emits a token
+    embeds: tuple[EmbeddedSpan, ...] = ()  # in place of tokens; their positions are in the chunk
 
     @property
     def is_last(self) -> bool:

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 from outrider.wire.adapter import NO_ADAPTER, Adapter, prefix_salt
 from outrider.wire.draft_budget import Budget
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.failure import NO_FAILURE, RequestFailure
 from outrider.wire.hidden_states import NO_HIDDEN_STATES, HiddenStates
 from outrider.wire.row_sampling import RowSampling
@@ -34,6 +35,7 @@ class Submission:
     priority: int = 0  # smaller goes first
     cache_salt: str = ""  # cached prefixes are shared among requests of the same salt
     transfer: TransferOrder = NO_TRANSFER
+    embeds: tuple[EmbeddedSpan, ...] = ()  # positions of the prompt without tokens, ascending
     adapter: Adapter = NO_ADAPTER
 
     @property

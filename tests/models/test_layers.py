@@ -8,7 +8,7 @@ from outrider.ops.linear.choose_linear import choose_linear
 from outrider.ops.linear.float16_linear import HalfLinear
 from outrider.ops.linear.int8_linear import Int8Linear
 from outrider.ops.linear.linear import BiasedLinear, PackedLinear, PlainLinear
-from outrider.ops.norm_rope.rms_norm import LengthNorm, RmsNorm
+from outrider.ops.norm_rope.rms_norm import CompiledNorm, LengthNorm, RmsNorm
 
 CPU = torch.device("cpu")
 OUT, IN = 37, 53
@@ -67,7 +67,7 @@ def test_int8_weights_are_refused_on_a_gpu():
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-@pytest.mark.parametrize("kind", [RmsNorm, LengthNorm])
+@pytest.mark.parametrize("kind", [RmsNorm, LengthNorm, CompiledNorm])
 def test_norms_equal_transformers(kind, scale):
     reference = LlamaRMSNorm(IN, eps=1e-5)
     torch.nn.init.normal_(reference.weight)
@@ -76,7 +76,7 @@ def test_norms_equal_transformers(kind, scale):
     torch.testing.assert_close(kind(weight, 1e-5)(x), reference(x).detach(), atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [RmsNorm, LengthNorm])
+@pytest.mark.parametrize("kind", [RmsNorm, LengthNorm, CompiledNorm])
 def test_norms_of_a_row_of_zeros_are_zeros(kind):
     assert not kind(torch.ones(IN), 1e-5)(torch.zeros(2, IN)).any()
 
@@ -90,3 +90,13 @@ def test_a_row_that_is_not_finite_changes_no_other_row(kind, value):
     got = linear(bad)
     assert torch.equal(got[is_good], right[is_good])
     assert not got[2].isfinite().any()
+
+
+def test_compiled_norms_take_heads_of_their_own_weights_and_many_rows():
+    torch.manual_seed(1)
+    weight, wide = torch.randn(3, IN), torch.randn(700, 5, IN)
+    x = wide[:, 1:4]  # not contiguous
+    norm = CompiledNorm(weight, 1e-5)
+    many = norm(x)
+    torch.testing.assert_close(many, LengthNorm(weight, 1e-5)(x), atol=1e-6, rtol=1e-5)
+    assert all(torch.equal(norm(x[row : row + 1]), many[row : row + 1]) for row in (0, 350, 699))

@@ -8,6 +8,8 @@ import torch
 from support.recurrent import harness_of, prompt, saved_recurrent
 from support.tiny import save_tiny
 
+from outrider.models.decoder import stack_layers
+
 FAMILIES = ["llama", "deepseek-v3", "qwen3-next"]  # heads, latents, row state and gates
 
 
@@ -46,7 +48,7 @@ def test_every_kind_of_layer_writes_alone_what_its_run_writes(tmp_path, family):
     harness, found = harness_of(tmp_path), []
     parts = harness.decoder._parts
     layers = [replace(each, attention=Both(each.attention, found)) for each in parts.layers]
-    harness.decoder._parts = replace(parts, layers=tuple(layers))
+    harness.decoder._stack = stack_layers(layers)
     texts = {row: prompt(8, seed=row) for row in (1, 2)}
     harness.run({}, {row: (0, text[:7]) for row, text in texts.items()})
     harness.run({row: (7, text[7:]) for row, text in texts.items()}, {})

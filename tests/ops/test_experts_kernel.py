@@ -16,7 +16,9 @@ from support.expert_cases import (
     routing_of,
     slots_of,
 )
+from support.packed_forms import quantised_of
 
+from outrider.ops.moe.expert_stack import stack_codes
 from outrider.ops.moe.experts import GroupedExperts
 from outrider.ops.moe.routing import Routing, route_reference, select_experts
 
@@ -154,3 +156,31 @@ def test_an_expert_without_tokens_is_never_read():
     out = residual.clone()
     add_experts_(x, experts, weights, gate_up, down, out)
     assert out.isfinite().all()
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("form", ["fp8 blocks of V4", "MXFP4 of V4", "NVFP4", "GPTQ v2"])
+def test_quantised_experts_are_multiplied_as_the_numbers_they_store(form):
+    num_experts, hidden, intermediate = 3, 160, 32
+    x, _, _, residual = mixture_of(5, num_experts, hidden, intermediate)
+    experts, weights = routing_of(5, num_experts, 2)
+    sizes = [(num_experts, 2 * intermediate, hidden), (num_experts, hidden, intermediate)]
+    codes, numbers = zip(*(_experts_of(form, *size) for size in sizes), strict=True)
+    assert [each.shape for each in codes] == sizes
+    right = expected_sum(x, experts, weights, *numbers, residual)
+    out = residual.clone()
+    add_experts_(x, experts, weights, *codes, out)
+    torch.testing.assert_close(out.double(), right, atol=1e-4, rtol=1e-4)
+
+
+def _experts_of(form, num_experts, rows, columns):
+    halves = [quantised_of(form, rows // 2, columns, seed=seed) for seed in range(2 * num_experts)]
+    values = torch.cat([numbers for _, numbers in halves]).view(num_experts, rows, columns)
+    parts = [weight for weight, _ in halves]
+    return stack_codes(parts, (num_experts, rows, columns), torch.device("cpu")), values
+
+
+@pytest.mark.parametrize("form", ["GPTQ", "int4 groups, zeros, order"])
+def test_experts_whose_inputs_have_orders_of_their_own_are_not_stacked(form):
+    parts = [quantised_of(form, 16, 32, seed=seed)[0] for seed in range(2)]
+    assert stack_codes(parts, (2, 16, 32), torch.device("cpu")) is None

@@ -36,7 +36,7 @@ def start_server(
 @pytest.fixture(scope="session")
 def server(start_server: Callable[..., ServerProcess]) -> Iterator[ServerProcess]:
     flags = ("--draft", "ngram", "--no-adaptive", "--kv-tokens", "16384")
-    running = start_server(*flags, "--enable-return-hidden-states")
+    running = start_server(*flags, "--enable-return-hidden-states", "--enable-prompt-embeds")
     yield running
     assert running.stop() == 0
 

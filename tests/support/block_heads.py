@@ -40,6 +40,12 @@ class BlockVariant:
         return self.size - self.first
 
 
+BLOCKS = {
+    "dflash": BlockVariant(),
+    "dspark": BlockVariant(is_next=True, markov_rank=6, has_confidence=True, reads_token=True),
+}
+
+
 def write_block_head(
     folder: Path, target, variant: BlockVariant, *, dialect: str = "z-lab", seed: int = 0
 ) -> dict[str, torch.Tensor]:
@@ -168,11 +174,17 @@ class BlockOracle:
         states = self.run_block(tokens)
         drafts, before = [], tokens[-1]
         for depth in range(steps):
-            state = states[self._variant.first + depth]
-            logits = state @ self._model.lm_head.weight.T + self._bias(state, before)
-            before = int(logits.argmax())
+            before = int(self._logits(states, depth, before).argmax())
             drafts.append(before)
         return drafts
+
+    def slot_logits(self, tokens: list[int], depth: int, before: int) -> torch.Tensor:  # [vocab]
+        """Logits of the draft at a depth, which counts from 0, after the token before it."""
+        return self._logits(self.run_block(tokens), depth, before)
+
+    def _logits(self, states: torch.Tensor, depth: int, before: int) -> torch.Tensor:  # [vocab]
+        state = states[self._variant.first + depth]
+        return state @ self._model.lm_head.weight.T + self._bias(state, before)
 
     def _bias(self, state: torch.Tensor, before: int) -> torch.Tensor | float:
         weights = self._weights

@@ -34,6 +34,7 @@ class Shape:
     prefix_cache: bool = True
     device: str = "cpu"
     arithmetic: str = "fast"
+    kv_dtype: str = "auto"
     max_loras: int = 0
 
 
@@ -77,6 +78,7 @@ def settings_of(shape: Shape) -> Settings:
             prefix_cache=shape.prefix_cache,
             max_loras=shape.max_loras,
         ),
+        kv_dtype=shape.kv_dtype,
     )
 
 

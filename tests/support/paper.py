@@ -154,6 +154,7 @@ def facts(
         ),
         vocab_size=VOCAB,
         hidden_size=8,
+        takes_embeds=False,
         draft=DraftFacts(
             budget=Budget(steps=nodes - 1, nodes=nodes),
             lead=0,

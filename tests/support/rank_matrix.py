@@ -166,7 +166,8 @@ def ranked_engine(models: RankedModels, shape: Shape, drafts, grammars: Grammars
 
     built = models.group.run(assemble)
     runner = LockstepRunner(models.group, [each for each, _ in built])
-    return Engine(runner, built[0][1], runner.grammars)
+    adapters = runner.runners[0].adapters
+    return Engine(runner, built[0][1], runner.grammars, adapters=adapters)
 
 
 def sampling_of(case: RankCase, index: int) -> RowSampling:

@@ -103,6 +103,7 @@ def unrolled(folder, target_folder, tokens, documents, positions):
     inputs = HeadInputs(
         aux_hidden_states=states.aux_hidden_states,
         tokens=tokens,
+        documents=documents,
         positions=positions,
         attention=attention,
     )

@@ -119,6 +119,7 @@ def unrolled_head(folder, target_folder, tokens):
     inputs = HeadInputs(
         aux_hidden_states=states.aux_hidden_states,
         tokens=row,
+        documents=torch.zeros_like(row),
         positions=positions,
         attention=attention,
     )

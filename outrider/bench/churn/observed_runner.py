@@ -4,6 +4,7 @@ import time
 
 from outrider.bench.churn.churn_run import ChurnStep
 from outrider.runtime.runner import InFlightStep, Runner
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import StepResult
@@ -30,6 +31,9 @@ class ObservedRunner:
             submit_s=time.perf_counter() - began,
             is_eager=self.counts.eager > num_eager,
         )
+
+    def find_tokens(self, span: EmbeddedSpan) -> tuple[int, ...]:
+        return self._runner.find_tokens(span)
 
     def restart(self) -> None:
         self._runner.restart()

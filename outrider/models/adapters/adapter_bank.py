@@ -12,7 +12,7 @@ from outrider.models.layers.attention_layer import pad_rows
 from outrider.models.rank_cuts import RankCuts
 from outrider.models.text_model_fields import Nesting
 from outrider.ops.linear.linear import Linear
-from outrider.ops.linear.lora import AdaptedLinear, LoraStack, RowSlots
+from outrider.ops.linear.lora import AdaptedLinear, LoraStack, StepSlots, sorted_slots
 from outrider.wire.adapter import NO_ADAPTER_CHECKS, Adapter
 
 ReadRows = Callable[[str], torch.Tensor]  # the rows that a rank has of the weight of this name
@@ -92,7 +92,7 @@ class AdapterBank:
         self._dtype = dtype
         self._device = device
         self._layers: list[AdaptedLayer] = []
-        self._slots = RowSlots()
+        self._slots = StepSlots()
         self._checked: set[Adapter] = set()
 
     def adapt(
@@ -127,7 +127,8 @@ class AdapterBank:
                     b[:, rank.start : rank.stop] = self._outputs_of(layer, name, pair)
 
     def begin(self, slots: torch.Tensor, num_rows: int) -> None:
-        self._slots.current = pad_rows(slots, num_rows) if len(slots) else slots
+        rows = pad_rows(slots, num_rows) if len(slots) else slots
+        self._slots.current = sorted_slots(rows)
 
     def _read(self, adapter: Adapter) -> dict[str, LoraPair]:
         names = [name for layer in self._layers for name in layer.names]

@@ -124,6 +124,11 @@ class V4Config:
         return math.lcm(USUAL_PAGE, *ratios)
 
     @property
+    def takes_embeds(self) -> bool:
+        """The experts of its first layers are chosen by token ids."""
+        return False
+
+    @property
     def has_row_state(self) -> bool:
         """True: rows have ring buffers outside of pages."""
         return True

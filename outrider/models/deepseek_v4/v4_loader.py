@@ -37,6 +37,7 @@ from outrider.models.deepseek_v4.v4_tensors import (
     v4_tensor_shapes,
 )
 from outrider.models.expert_tensors import ApartExperts, ExpertSizes
+from outrider.models.expert_weights import read_experts
 from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import SplitGate
 from outrider.models.layers.mlp import Mlp
@@ -44,7 +45,7 @@ from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.router import Router, TableRouter, TopKRouter
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_source import RenamedTensors, TensorSource
-from outrider.ops.linear.any_weight import place_weight, stack_weights
+from outrider.ops.linear.any_weight import AnyWeight, place_weight, stack_weights
 from outrider.ops.linear.choose_linear import (
     WeightType,
     choose_linear,
@@ -239,9 +240,7 @@ class V4Builder:
         held = held_experts(feed.num, self._ranks)
         sizes = ExpertSizes(len(held), feed.intermediate, self._config.hidden)
         tensors = ApartExperts(sizes, EXPERTS)
-        gate_up, down = self._empty(sizes.gate_up), self._empty(sizes.down)
-        tensors.read_gate_up(lambda name: self._read(layer + name), gate_up, held)
-        tensors.read_down(lambda name: self._read(layer + name), down, held)
+        gate_up, down = read_experts(self, tensors, layer, sizes, held, self._empty)
         both = self.linear(shared + "w1.weight", shared + "w3.weight")
         return MoeMlp(
             router=self._router(layer, is_hashed=is_hashed),
@@ -254,7 +253,7 @@ class V4Builder:
     def _router(self, layer: str, *, is_hashed: bool) -> Router:
         gate = self.linear(layer + "ffn.gate.weight")
         if is_hashed:
-            table = self._read(layer + TABLE).to(self._device, torch.int64)
+            table = self.read_part(layer + TABLE).to(self._device, torch.int64)
             return TableRouter(self._config.feed.routing, gate=gate, table=table)
         return TopKRouter(
             self._config.feed.routing, gate=gate, bias=self._wide(layer + "ffn.gate.bias")
@@ -268,21 +267,24 @@ class V4Builder:
 
     def linear(self, *names: str) -> Linear:
         """One linear layer for several weights that share their input, stacked."""
-        parts = [self._source.read_weight(name, self._cuts.cut(name)) for name in names]
+        parts = [self.read_weight_part(name) for name in names]
         return self._make_linear(place_weight(stack_weights(parts), self._device, self._dtype))
 
     def read(self, *names: str) -> torch.Tensor:
         """The tensors, one below the other, on the device in the type of activations."""
-        stacked = torch.cat([self._read(name) for name in names])
+        stacked = torch.cat([self.read_part(name) for name in names])
         return stacked.to(self._device, self._dtype)
 
     def _wide(self, name: str) -> torch.Tensor:
         """A tensor that is computed with in float32."""
-        return self._read(name).to(self._device, torch.float32)
+        return self.read_part(name).to(self._device, torch.float32)
 
-    def _read(self, name: str) -> torch.Tensor:
+    def read_part(self, name: str) -> torch.Tensor:
         """This rank's part of a tensor, as stored."""
         return self._source.read(name, self._cuts.cut(name))
+
+    def read_weight_part(self, name: str) -> AnyWeight:
+        return self._source.read_weight(name, self._cuts.cut(name))
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)

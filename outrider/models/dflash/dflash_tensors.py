@@ -8,13 +8,14 @@ from outrider.errors import ConfigError
 from outrider.models.eagle.head_config import BlockHeadConfig, HeadConfig
 
 MASK_VECTOR = "mask_embedding"
+MASK_FILE = "mask_embedding.pt"
 CONFIDENCE = "confidence_head.proj"  # [1, width] or [1, width + rank]
 MARKOV = "markov_head."
 MARKOV_FROM = MARKOV + "markov_w1.weight"  # [vocab, rank] of the token before
 MARKOV_TO = MARKOV + "markov_w2.weight"  # [draft_vocab, rank]
 MARKOV_GATE = MARKOV + "gate_proj"  # [rank, width + rank]
 
-_MASK_FILE = "mask_embedding.pt"
+MASK_FILE = "mask_embedding.pt"
 
 
 Shape = tuple[int, ...]
@@ -46,7 +47,7 @@ def block_shapes(config: HeadConfig, blocks: BlockHeadConfig) -> dict[str, Shape
 
 def read_mask_vector(folder: Path) -> dict[str, torch.Tensor]:
     """The vector of masks by its name, if the folder has one. Pickled code is never run."""
-    path = folder / _MASK_FILE
+    path = folder / MASK_FILE
     if not path.is_file():
         return {}
     try:

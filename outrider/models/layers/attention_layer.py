@@ -1,13 +1,15 @@
 """The attention part of a decoder layer: projections, rotation, the KV write and the backend."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 
+from outrider.models.layers.kv_scales import NO_SCALES, KVScales
 from outrider.models.model_config import AttentionConfig
 from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.ops.attention.kv_codes import is_narrow, store_codes
 from outrider.ops.fixed_activations import sigmoid
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.head_norm import HeadNorm
@@ -112,8 +114,15 @@ class SelfAttention:
     """Owns the projection, the gate and the output projection."""
 
     def __init__(
-        self, *, project: Projection, gate: OutputGate, output: Linear, rule: AttentionRule
+        self,
+        *,
+        project: Projection,
+        gate: OutputGate,
+        output: Linear,
+        rule: AttentionRule,
+        kv_scales: KVScales = NO_SCALES,  # for a pool of codes
     ) -> None:
+        self._kv_scales = kv_scales
         self.project = project
         self.gate = gate
         self.output = output
@@ -126,12 +135,37 @@ class SelfAttention:
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
-        queries, gates = self.project(x, layer, step)
-        out = self.gate(step.backend.run(queries, layer, step.plan, self.rule), gates)
+        scales = self._kv_scales if is_narrow(layer) else NO_SCALES
+        queries, gates = project_and_store(self.project, x, layer, step, scales)
+        read = step.backend.run(scales.of_queries(queries), layer, step.plan, self.rule)
+        out = self.gate(scales.of_read(read), gates)
         return self.output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
 
     def write_kv(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
-        self.project(x, layer, step)
+        project_and_store(self.project, x, layer, step, self._kv_scales)
+
+
+def project_and_store(
+    project: Projection,
+    x: torch.Tensor,
+    layer: torch.Tensor,
+    step: AttentionStep,
+    scales: KVScales,  # of codes
+) -> tuple[torch.Tensor, torch.Tensor]:  # as of a `Projection`
+    """The projection with its KV write, into a pool of any type.
+
+    Projections write the type of activations. For a pool of codes they write to slots of their own,
+    one for each query token, and all codes are rounded in one place.
+    """
+    if not is_narrow(layer):
+        return project(x, layer, step)
+    num_query = step.slots.shape[0]
+    wide = torch.empty(num_query, 1, *layer.shape[2:], dtype=x.dtype, device=x.device)
+    own_slots = torch.arange(num_query, device=x.device)
+    projected = project(x, wide, replace(step, slots=own_slots))
+    scales.shrink_(wide[:, 0])
+    store_codes(layer, step.slots, wide[:, 0])
+    return projected
 
 
 def pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:  # [n, ...] -> [rows, ...]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.ops.attention.kv_codes import code_values, is_narrow
 from outrider.ops.attention.ordered_attention import SeenKeys
-from outrider.ops.compiled.attend_keys import ENTRY_BYTES, attend_rows
+from outrider.ops.compiled.attend_keys import attend_rows, key_scratch
 from outrider.ops.compiled.thread_team import run_team
 from outrider.ops.graph_break import graph_break
 
@@ -36,7 +37,7 @@ def attend_in_place(
     query: torch.Tensor,  # [num_query, heads, head_dim] float32
     groups: Sequence[QueryGroup],  # of all query tokens
     *,
-    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim] float32
+    layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim] float32, or codes
     rule: AttentionRule,
 ) -> torch.Tensor:  # [num_query, heads, head_dim]
     """Attention of every query token over the keys that it sees."""
@@ -49,7 +50,7 @@ def attend_in_place(
 def key_scratch_bytes(groups: Sequence[QueryGroup]) -> int:
     """The size of the memory that attention needs besides its operands."""
     keys = max(group.seen.mask.shape[2] for group in groups)
-    return torch.get_num_threads() * keys * ENTRY_BYTES
+    return torch.get_num_threads() * key_scratch(keys)
 
 
 def _attend(
@@ -77,6 +78,7 @@ def _attend(
             window,
             out.data_ptr(),
             scratch.data_ptr(),
+            code_values(layer.dtype).data_ptr() if is_narrow(layer) else 0,
             *(field for group in groups for field in group.fields),
         ),
     )

@@ -17,6 +17,7 @@ from outrider.ops import dependent_launch as overlap
 from outrider.ops import gpu_facts
 from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.attention.decode_tiles_triton import FEW_ROWS, DecodeTiles, decode_tiles
+from outrider.ops.attention.kv_codes_triton import pool_argument
 from outrider.ops.attention.softmax_blocks_triton import (
     ScoreFactors,
     add_block,
@@ -58,7 +59,8 @@ def _add_block(
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
     """Add the keys and values at these slots to the running softmax."""
-    key, value = load_block(keys, slots, (slots >= 0)[:, None], KV_HEADS, HEAD_DIM, DIM)
+    wanted = (slots >= 0)[:, None]
+    key, value = load_block(keys, slots, wanted, query.dtype, KV_HEADS, HEAD_DIM, DIM)
     score = tl.dot(query, tl.trans(key), input_precision="ieee")
     score = tl.where(is_visible, capped(score, inner, CAPPED), float("-inf"))
     return add_block(running_max, sums, acc, score, value, scale)
@@ -355,7 +357,8 @@ def _attend(
     num_tiles = triton.cdiv(nodes, spread)
     kernel: Any = _attend_kernel[(num_tiles * kv_heads, num_rows, splits)]
     kernel(
-        query, layer, out, texts.pages, texts.lengths, texts.queries, texts.limits, texts.tails,
+        query, pool_argument(layer), out,
+        texts.pages, texts.lengths, texts.queries, texts.limits, texts.tails,
         parts.values, parts.maxima, parts.weights,
         query.stride(0), nodes, spread, num_pages, num_tiles,
         factors.inner, factors.scale,

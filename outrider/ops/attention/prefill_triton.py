@@ -15,6 +15,7 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.ops.attention.kv_codes_triton import pool_argument
 from outrider.ops.attention.softmax_blocks_triton import (
     add_block,
     block_keys,
@@ -111,7 +112,7 @@ def _add_keys(
     for start in range(begin, stop, BLOCK_N):
         position = start + offset
         wanted = (slots >= 0)[:, None] if MASKED else True
-        key, value = load_block(keys, slots, wanted, KV_HEADS, HEAD_DIM, DIM)
+        key, value = load_block(keys, slots, wanted, query.dtype, KV_HEADS, HEAD_DIM, DIM)
         # Slots are looked up one block ahead, so loads of keys and values need not wait for them.
         slots = _slots(position + BLOCK_N, end, pages, PAGE_SIZE)
         score = capped(tl.dot(query, tl.trans(key), input_precision="ieee"), inner, CAPPED)
@@ -262,7 +263,7 @@ def attend_chunks(
     num_tiles = most_tiles(query.shape[0] * group, num_chunks, tiles.rows)
     kernel: Any = _attend_kernel[(kv_heads, num_tiles)]
     kernel(
-        query, layer, out, pages, bounds,
+        query, pool_argument(layer), out, pages, bounds,
         query.stride(0), pages.shape[1], num_chunks, factors.inner, factors.scale,
         GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim,
         DIM=dim_tile(head_dim), PAGE_SIZE=page_size, CHUNKS=triton.next_power_of_2(num_chunks),

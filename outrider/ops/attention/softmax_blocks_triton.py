@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.ops.attention.kv_codes_triton import widened
 
 LOG2_E = 1.4426950408889634
 
@@ -50,14 +51,16 @@ def block_keys(head_dim: int, dtype: torch.dtype) -> int:
 
 @triton.jit
 def load_block(
-    keys, slots, wanted, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr
-):
-    """The keys and the values at these slots, [keys, channels] both."""
+    keys, slots, wanted,
+    TYPE: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    """The keys and the values at these slots, [keys, channels] both, in the type of queries."""
     column = tl.arange(0, DIM)
     source = keys + slots[:, None] * (2 * KV_HEADS * HEAD_DIM) + column[None, :]
     inside = wanted & (column < HEAD_DIM)[None, :]
-    key = tl.load(source, mask=inside, other=0.0)
-    return key, tl.load(source + KV_HEADS * HEAD_DIM, mask=inside, other=0.0)
+    key = widened(tl.load(source, mask=inside, other=0.0), TYPE)
+    value = tl.load(source + KV_HEADS * HEAD_DIM, mask=inside, other=0.0)
+    return key, widened(value, TYPE)
 
 
 @triton.jit

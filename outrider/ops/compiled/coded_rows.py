@@ -50,7 +50,7 @@ def code_rows(
     sums_of = carray(pointer_to(sums), (rows, num_blocks), np.int32)
     for row in range(first, last):
         if len(norm):
-            _norm_row(x[row], norm, eps, normed)
+            norm_row(x[row], norm, eps, normed)
             quantise_row(normed, codes_of[row], scales_of[row], sums_of[row])
         else:
             quantise_row(x[row], codes_of[row], scales_of[row], sums_of[row])
@@ -112,7 +112,7 @@ def _square_sum(x: np.ndarray) -> np.float32:  # [n]
 
 
 @compiled()
-def _norm_row(x: np.ndarray, weight: np.ndarray, eps: np.float32, out: np.ndarray) -> None:
+def norm_row(x: np.ndarray, weight: np.ndarray, eps: np.float32, out: np.ndarray) -> None:
     """RMS norm of one row, [n] all."""
     mean = _square_sum(x) / np.float32(len(x))
     inverse = np.float32(1.0) / np.sqrt(mean + eps)

@@ -44,7 +44,7 @@ def _attention(given: np.ndarray, qkv: np.ndarray, x_at: int, pool: int) -> None
     rule = (carray(pointer_to(given[13]), (1,), np.float32)[0], _NO_CAP, _WHOLE_TEXT)
     for number in range(given[14]):
         group = given[NUM_HEAD + number * NUM_GROUP : NUM_HEAD + (number + 1) * NUM_GROUP]
-        attend(group, (channels, qkv[5]), sizes, pool, rule, given[16], scratch)
+        attend(group, (channels, qkv[5]), sizes, (pool, 0), rule, given[16], scratch)
     wait_for_team()
 
 

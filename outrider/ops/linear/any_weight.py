@@ -64,15 +64,17 @@ def _quantised_alike(weights: Sequence[AnyWeight]) -> list[QuantisedWeight]:
     quantised = [each for each in weights if isinstance(each, QuantisedWeight)]
     if len(quantised) < len(weights):
         return []
-    first = quantised[0]
-    are_alike = all(
-        (each.kind, each.block) == (first.kind, first.block)
-        and each.scales.group == first.scales.group
-        and each.scales.scales.dtype == first.scales.scales.dtype
-        and torch.equal(each.order, first.order)
-        for each in quantised
+    return quantised if all(are_alike(quantised[0], each) for each in quantised) else []
+
+
+def are_alike(first: QuantisedWeight, other: QuantisedWeight) -> bool:
+    """Whether the rows of both can be rows of one weight."""
+    return (
+        (other.kind, other.block) == (first.kind, first.block)
+        and other.scales.group == first.scales.group
+        and other.scales.scales.dtype == first.scales.scales.dtype
+        and torch.equal(other.order, first.order)
     )
-    return quantised if are_alike else []
 
 
 def _stack_quantised(weights: Sequence[QuantisedWeight]) -> QuantisedWeight:

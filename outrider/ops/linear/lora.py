@@ -22,20 +22,36 @@ class LoraStack:
     b: torch.Tensor  # [slots, out, rank] times the scale of the adapter
 
 
+@dataclass(frozen=True, slots=True)
 class RowSlots:
-    """The adapter slot of each row of activations in the step that runs.
+    """The adapter slot of each row of activations; none in a step without adapters."""
 
-    All adapted layers of a model share one: linear layers get activations only.
+    slots: torch.Tensor  # [n] int64
+    order: torch.Tensor  # [n] int64 rows by ascending slot
+
+
+def sorted_slots(slots: torch.Tensor) -> RowSlots:  # [n] int64
+    """The slots, and the rows in the order in which kernels read them."""
+    return RowSlots(slots, torch.argsort(slots, stable=True))
+
+
+_NO_ROWS = torch.empty(0, dtype=torch.int64)
+
+
+class StepSlots:
+    """Owns the slots of the step that runs. The adapted layers of a model share one.
+
+    Linear layers get activations only, so the decoder writes the slots here before its layers run.
     """
 
     def __init__(self) -> None:
-        self.current = torch.empty(0, dtype=torch.int64)  # [n], or [0] in a step without adapters
+        self.current = RowSlots(_NO_ROWS, _NO_ROWS)
 
 
 class AdaptedLinear:
     """Another linear layer, plus the adapter of each row."""
 
-    def __init__(self, linear: Linear, stack: LoraStack, slots: RowSlots) -> None:
+    def __init__(self, linear: Linear, stack: LoraStack, slots: StepSlots) -> None:
         self._linear = linear
         self._slots = slots
         self.stack = stack
@@ -48,20 +64,25 @@ class AdaptedLinear:
         return self._plus_adapter(self._linear.plus(x, residual), x)
 
     def _plus_adapter(self, out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        slots = self._slots.current
-        if len(slots):
-            add_lora_(out, x, slots, self.stack)
+        rows = self._slots.current
+        if len(rows.slots):
+            add_lora_(out, x, rows, self.stack)
         return out
 
 
 def add_lora_(
     out: torch.Tensor,  # [n, out] written
     x: torch.Tensor,  # [n, in]
-    slots: torch.Tensor,  # [n] int64
+    rows: RowSlots,
     stack: LoraStack,
 ) -> None:
     """Add B A x of each row's adapter. The bits of a row depend on that row and its adapter."""
-    add_lora_reference_(out, x, slots, stack)
+    if x.is_cuda:
+        from outrider.ops.linear.lora_triton import add_lora_triton_
+
+        add_lora_triton_(out, x, rows.slots, rows.order, stack.a, stack.b)
+    else:
+        add_lora_reference_(out, x, rows.slots, stack)
 
 
 def add_lora_reference_(
@@ -74,5 +95,6 @@ def add_lora_reference_(
     assert x.shape[0] == slots.shape[0], "every row of activations has a slot"
     for first in range(0, x.shape[0], _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
-        low = torch.bmm(stack.a[slots[rows]], x[rows, :, None])  # [rows, rank, 1]
-        out[rows].add_(torch.bmm(stack.b[slots[rows]], low).squeeze(2))
+        # Vector first: MKL computes a matrix times one column by another formula if it is alone.
+        low = torch.bmm(x[rows, None], stack.a[slots[rows]].transpose(1, 2))  # [rows, 1, rank]
+        out[rows].add_(torch.bmm(low, stack.b[slots[rows]].transpose(1, 2)).squeeze(1))

@@ -56,12 +56,6 @@ class QuantisedWeight:
     def has_nibbles(self) -> bool:
         return self.kind in ("int4", "e2m1")
 
-    @property
-    def nbytes(self) -> int:
-        """What a product reads of it."""
-        scales = self.scales
-        return sum(each.nbytes for each in (self.codes, scales.scales, scales.zeros))
-
     def to(self, device: torch.device) -> Self:
         """On a device, without gaps between rows, as kernels read it."""
         moved = self._by_row(lambda tensor, _: tensor.to(device).contiguous())

@@ -10,6 +10,7 @@ import torch
 
 from outrider.errors import ConfigError
 from outrider.ops.linear.swiglu import swiglu
+from outrider.ops.moe.expert_stack import ExpertStack, QuantisedExperts
 from outrider.ops.moe.routing import Routing
 
 # A library's product of fewer rows sums in another order (MKL on Zen 4: 1, 2 and 3 rows differ).
@@ -81,8 +82,8 @@ class KernelExperts:
     def __init__(
         self,
         *,
-        gate_up: torch.Tensor,  # [experts, 2 * intermediate, hidden] gate, then up
-        down: torch.Tensor,  # [experts, hidden, intermediate]
+        gate_up: ExpertStack,  # [experts, 2 * intermediate, hidden] gate, then up
+        down: ExpertStack,  # [experts, hidden, intermediate]
         limit: float = math.inf,
     ) -> None:
         from outrider.ops.moe.experts_triton import add_experts_  # a CPU has no Triton
@@ -98,8 +99,10 @@ class KernelExperts:
         self._add(x, experts, weights, self._gate_up, self._down, residual, self._limit)
 
 
-def make_experts(gate_up: torch.Tensor, down: torch.Tensor, limit: float = math.inf) -> Experts:
-    """The form for the device of the weights."""
+def make_experts(gate_up: ExpertStack, down: ExpertStack, limit: float = math.inf) -> Experts:
+    """The form for the device of the weights. Quantised ones are on CUDA."""
+    if isinstance(gate_up, QuantisedExperts) or isinstance(down, QuantisedExperts):
+        return KernelExperts(gate_up=gate_up, down=down, limit=limit)
     for name, weight in {"hidden_size": gate_up, "expert width": down}.items():
         if weight.shape[2] * weight.element_size() % _ALIGNMENT_BYTES:
             raise ConfigError(

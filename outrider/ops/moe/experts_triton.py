@@ -6,6 +6,7 @@ experts of a token are added in the order of its routing, never by atomics.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.linear.kernel_weight import NIBBLE_BLOCK
 from outrider.ops.linear.linear_triton import LinearTile
+from outrider.ops.linear.quantised_product_triton import quantised_product, weight_arguments
+from outrider.ops.moe.expert_stack import ExpertStack, QuantisedExperts
 from outrider.ops.moe.routing_triton import ExpertBlocks, align_blocks
 
 _BAND = tl.constexpr(8)  # blocks that read the same columns of their experts side by side
@@ -24,11 +28,15 @@ _COMBINED = 1024  # columns per program
 def _grouped_kernel(
     x,  # [num_pairs / PAIRS_PER_ROW, K]
     weight,  # [experts, N, K], or [experts, 2 N, K] when gated: gate, then up
+    words,  # scales of quantised weights; see `quantised_product`
+    zeros,
+    factors,
     rows,  # [num_blocks, ROWS] int32
     owners,  # [num_blocks] int32
     out,  # [num_pairs, N]
     num_blocks,
     num_pairs,
+    num_lines,  # of all experts
     N,
     K,
     x_stride,
@@ -42,9 +50,15 @@ def _grouped_kernel(
     IS_EVEN: tl.constexpr,  # N and K are multiples of the tile
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
+    KIND: tl.constexpr,  # of the codes of quantised weights, or "dense"
+    GROUP: tl.constexpr,
+    FORM: tl.constexpr,
+    HAS_ZEROS: tl.constexpr,
+    HAS_FACTORS: tl.constexpr,
 ):
     # Tensor cores take 64 rows of their first operand: that is the weight unless x has as many.
-    SWAP: tl.constexpr = COLUMNS >= 64 and ROWS <= 64
+    # Widened codes are in registers, from where only the first operand can be taken.
+    SWAP: tl.constexpr = COLUMNS >= 64 and (ROWS <= 64 or KIND != "dense")
     OUTPUTS: tl.constexpr = COLUMNS // 2 if IS_GATED else COLUMNS
     column_tiles = tl.cdiv(N, OUTPUTS)
     band = tl.program_id(0) // (_BAND * column_tiles) * _BAND
@@ -63,22 +77,46 @@ def _grouped_kernel(
     pair = tl.load(rows + block * ROWS + tl.arange(0, ROWS))
     is_row = pair < num_pairs
     lines = owner.to(tl.int64) * N * (2 if IS_GATED else 1) + source
-    w_at = weight + lines[:, None] * K + depth[None, :]
-    x_at = x + (pair // PAIRS_PER_ROW)[:, None].to(tl.int64) * x_stride + depth[None, :]
+    x_line = x + (pair // PAIRS_PER_ROW).to(tl.int64) * x_stride
     is_column = column < N
-    total = tl.zeros((COLUMNS, ROWS) if SWAP else (ROWS, COLUMNS), tl.float32)
-    for k in range(0, K, DEPTH):
-        if IS_EVEN:
-            w = tl.load(w_at + k)
-            a = tl.load(x_at + k, mask=is_row[:, None], other=0.0)
-        else:
-            inside = depth[None, :] < K - k
-            w = tl.load(w_at + k, mask=inside & is_column[:, None], other=0.0)
-            a = tl.load(x_at + k, mask=inside & is_row[:, None], other=0.0)
-        if SWAP:
-            total = tl.dot(w, a.T, total, input_precision=PRECISION)
-        else:
-            total = tl.dot(a, w.T, total, input_precision=PRECISION)
+    if KIND == "dense":
+        w_at = weight + lines[:, None] * K + depth[None, :]
+        x_at = x_line[:, None] + depth[None, :]
+        total = tl.zeros((COLUMNS, ROWS) if SWAP else (ROWS, COLUMNS), tl.float32)
+        for k in range(0, K, DEPTH):
+            if IS_EVEN:
+                w = tl.load(w_at + k)
+                a = tl.load(x_at + k, mask=is_row[:, None], other=0.0)
+            else:
+                inside = depth[None, :] < K - k
+                w = tl.load(w_at + k, mask=inside & is_column[:, None], other=0.0)
+                a = tl.load(x_at + k, mask=inside & is_row[:, None], other=0.0)
+            if SWAP:
+                total = tl.dot(w, a.T, total, input_precision=PRECISION)
+            else:
+                total = tl.dot(a, w.T, total, input_precision=PRECISION)
+    else:
+        total = quantised_product(
+            x_line,
+            is_row,
+            weight,
+            words,
+            zeros,
+            factors,
+            lines,
+            is_column,
+            num_lines,
+            K,
+            DEPTH,
+            SWAP,
+            IS_EVEN,
+            PRECISION,
+            KIND,
+            GROUP,
+            FORM,
+            HAS_ZEROS,
+            HAS_FACTORS,
+        )
     overlap.release(PDL)
     if SWAP:
         total = total.T
@@ -128,8 +166,8 @@ def add_experts_(
     x: torch.Tensor,  # [n, hidden]
     experts: torch.Tensor,  # [n, top_k] int32; num_experts for padding
     weights: torch.Tensor,  # [n, top_k] float32
-    gate_up: torch.Tensor,  # [experts, 2 * intermediate, hidden] gate, then up
-    down: torch.Tensor,  # [experts, hidden, intermediate]
+    gate_up: ExpertStack,  # [experts, 2 * intermediate, hidden] gate, then up
+    down: ExpertStack,  # [experts, hidden, intermediate]
     residual: torch.Tensor,  # [n, hidden] written
     limit: float = math.inf,
 ) -> None:
@@ -139,6 +177,8 @@ def add_experts_(
     """
     num_experts, top_k = gate_up.shape[0], experts.shape[1]
     tile = choose_expert_tile(experts.numel(), num_experts, x.element_size())
+    if isinstance(gate_up, QuantisedExperts):  # 4-bit codes lie in blocks as deep as a tile
+        tile = replace(tile, depth=NIBBLE_BLOCK)
     blocks = align_blocks(experts, num_experts, tile.rows)
     num_pairs = experts.numel()
     active = multiply_grouped(
@@ -164,7 +204,7 @@ def add_experts_(
 
 def multiply_grouped(
     x: torch.Tensor,  # [n, in], a row per token or per pair
-    weight: torch.Tensor,  # [experts, out, in]
+    weight: ExpertStack,  # [experts, out, in]
     blocks: ExpertBlocks,
     tile: LinearTile,
     *,
@@ -174,18 +214,22 @@ def multiply_grouped(
 ) -> torch.Tensor:  # [num_pairs, out], or [num_pairs, out / 2] when gated
     """The row of every pair times the weight of its expert; public for benchmarks."""
     num_blocks, depth = blocks.owners.shape[0], x.shape[1]
-    size = weight.shape[1] // (2 if is_gated else 1)
+    num_experts, lines, _ = weight.shape
+    size = lines // (2 if is_gated else 1)
+    stacked = weight.weight if isinstance(weight, QuantisedExperts) else weight
+    pointers, constants = weight_arguments(stacked)
     outputs = tile.columns // (2 if is_gated else 1)
     out = torch.empty((num_pairs, size), dtype=x.dtype, device=x.device)
     kernel: Any = _grouped_kernel[(triton.cdiv(size, outputs) * num_blocks,)]
     kernel(
         x,
-        weight,
+        *pointers,
         blocks.rows,
         blocks.owners,
         out,
         num_blocks,
         num_pairs,
+        num_experts * lines,
         size,
         depth,
         x.stride(0),
@@ -201,6 +245,7 @@ def multiply_grouped(
         PDL=overlap.is_on(x),
         num_stages=tile.stages,
         num_warps=tile.num_warps,
+        **constants,
         **overlap.options(x),
     )
     return out

@@ -5,6 +5,11 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from outrider.ops.compiled.why_not_compiled import why_not_compiled
+from outrider.ops.graph_break import graph_break
+
+_SMALL = 1 << 15  # numbers that one thread normalises before another has begun
+
 
 class Norm(Protocol):
     """Scales every vector to unit root mean square, then each element by its weight."""
@@ -69,12 +74,40 @@ class LengthNorm:
         return (x / length.hypot_(self._floor)).mul_(self._scaled_weight)
 
 
+class CompiledNorm:
+    """RMS norm in one compiled call: in float32 on a CPU, a third of the time for few vectors."""
+
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:  # weight [..., dim]
+        from outrider.ops.compiled.norm_rows import norm_rows
+        from outrider.ops.compiled.thread_team import run_alone, run_team
+
+        self.weight = weight
+        self.eps = eps
+        self._with_eps = torch.cat([weight.flatten(), torch.tensor([eps])])
+        self._function = int(norm_rows.address)
+        self._run_alone, self._run_team = run_alone, run_team
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        graph_break(self._run, x, out)
+        return out
+
+    def _run(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        dim, size = self.weight.shape[-1], x.numel()
+        run = self._run_alone if size < _SMALL else self._run_team
+        operands = x.data_ptr(), self._with_eps.data_ptr(), out.data_ptr()
+        run(self._function, (size // dim, dim, self.weight.numel() // dim, *operands))
+
+
 def make_norm(weight: torch.Tensor, eps: float) -> Norm:  # weight [..., dim]
     """The fastest form that is exact on the weight's device."""
     if weight.is_cuda:
         return KernelNorm(weight, eps)
     if weight.device.type == "cpu" and weight.dtype == torch.float32:
-        return LengthNorm(weight, eps)
+        if why_not_compiled("outrider.ops.compiled.norm_rows"):
+            return LengthNorm(weight, eps)
+        return CompiledNorm(weight, eps)
     return RmsNorm(weight, eps)
 
 

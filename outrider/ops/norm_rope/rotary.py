@@ -40,7 +40,9 @@ def rotation_at(
 
 def rotation_at_reference(positions: torch.Tensor, frequencies: RotaryFrequencies) -> Rotation:
     angles = positions[:, None, None] * frequencies.radians  # [num_query, 1, head_dim]
-    cos = angles.cos() * frequencies.scale
+    cos = angles.cos()
+    if frequencies.scale != 1.0:
+        cos *= frequencies.scale
     sin = angles.sin() * frequencies.signs
     return Rotation(cos.to(frequencies.dtype), sin.to(frequencies.dtype))
 

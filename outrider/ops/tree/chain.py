@@ -1,5 +1,7 @@
 """Draft trees without branches."""
 
+from functools import cache
+
 import torch
 
 from outrider.ops.tree.draft_tree import DraftTree
@@ -21,11 +23,20 @@ def chain(tokens: torch.Tensor) -> DraftTree:  # tokens [rows, nodes]
 
 def chain_reference(tokens: torch.Tensor) -> DraftTree:  # tokens [rows, nodes]
     """The same in plain torch."""
-    node = torch.arange(tokens.shape[1], device=tokens.device)
-    own_bit = torch.ones_like(node) << node
+    parents, depths, ancestors = _links(tokens.shape[1], tokens.device)
     return DraftTree(
         tokens=tokens,
-        parents=(node - 1).expand_as(tokens),
-        depths=node.expand_as(tokens),
-        ancestors=own_bit.cumsum(0).expand_as(tokens),
+        parents=parents.expand_as(tokens),
+        depths=depths.expand_as(tokens),
+        ancestors=ancestors.expand_as(tokens),
     )
+
+
+@cache
+def _links(
+    nodes: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # [nodes] all
+    """Parents, depths and ancestors of a chain, which nothing writes to."""
+    node = torch.arange(nodes, device=device)
+    own_bit = torch.ones_like(node) << node
+    return node - 1, node, own_bit.cumsum(0)

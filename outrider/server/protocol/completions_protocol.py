@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from outrider.errors import RequestError
-from outrider.frontend.prompts import TextPrompt, TokenPrompt
+from outrider.frontend.prompts import TextPrompt, TokenPrompt, embedded_prompt
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
+from outrider.server.protocol.embeds_body import decode_embeds
 from outrider.server.protocol.logprobs_protocol import CompletionLogprobs, PromptReport
 from outrider.server.protocol.sampling_fields import ReportFields
 from outrider.server.protocol.usage_fields import AnswerMetrics, UsageFields
@@ -24,7 +25,9 @@ TokenLists = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPT
 class CompletionRequest(ReportFields):
     """OpenAI's fields, and the extensions. Several prompts make several sets of choices."""
 
-    prompt: str | TokenIds | Texts | TokenLists
+    prompt: str | TokenIds | Texts | TokenLists | None = None
+    # vLLM's: base64 of tensors; their choices come before those of `prompt`
+    prompt_embeds: str | Texts | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     add_special_tokens: bool | None = None  # an extension
     response_format: dict[str, Any] | None = None  # as in a chat
@@ -34,6 +37,10 @@ class CompletionRequest(ReportFields):
     def check(self) -> None:
         """Refuse fields that do not fit together."""
         self.check_reports()
+        if self.prompt is None and not self.prompt_embeds:
+            raise RequestError("a completion needs a prompt, or prompt_embeds")
+        if self.prompt_embeds and self.echo:
+            raise RequestError("prompt_embeds have no text to echo; set echo to false")
         if self.num_answers < (self.n or 1):
             raise RequestError(f"best_of ({self.best_of}) is less than n; raise it")
         if self.is_chosen and self.stream:
@@ -63,10 +70,14 @@ class CompletionRequest(ReportFields):
 
     @property
     def prompts(self) -> list[TextPrompt | TokenPrompt]:
-        """Each prompt, whether one or several were given, as text or as ids."""
-        given = self.prompt
+        """Each prompt, whether one or several were given: embeddings, then text or ids."""
+        embeds, given = self.prompt_embeds or [], self.prompt
+        listed = [embeds] if isinstance(embeds, str) else embeds
+        embedded = [embedded_prompt(decode_embeds(each)) for each in listed]
+        if given is None:
+            return [*embedded]
         is_one = isinstance(given, str) or isinstance(given[0], int)
-        return [self._prompt(each) for each in ([given] if is_one else given)]
+        return [*embedded, *[self._prompt(each) for each in ([given] if is_one else given)]]
 
     def _prompt(self, prompt: Any) -> TextPrompt | TokenPrompt:
         if isinstance(prompt, str):

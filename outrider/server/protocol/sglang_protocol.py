@@ -6,7 +6,8 @@ from pydantic import Field
 
 from outrider.errors import RequestError
 from outrider.frontend.output_json import finite
-from outrider.frontend.prompts import TextPrompt, TokenPrompt
+from outrider.frontend.prompts import TextPrompt, TokenPrompt, embedded_prompt
+from outrider.frontend.read_embeds import read_embeds
 from outrider.frontend.request_state import OutputState, RequestState
 from outrider.frontend.sampling_params import (
     MAX_LOGPROBS,
@@ -52,6 +53,7 @@ class GenerateRequest(TransferFields):
     model: str | None = None  # added by routers
     text: str | Texts | None = None
     input_ids: TokenIds | TokenLists | None = None
+    input_embeds: Each[Each[float]] | Each[Each[Each[float]]] | None = None
     sampling_params: Json | Each[Json] | None = None
     # One for all prompts, or one for each.
     return_logprob: bool | Each[bool] | None = None
@@ -70,17 +72,25 @@ class GenerateRequest(TransferFields):
 
     def check(self) -> None:
         """Refuse fields that do not fit together."""
-        if (self.text is None) == (self.input_ids is None):
-            raise RequestError("give either text or input_ids")
+        given = [self.text, self.input_ids, self.input_embeds]
+        if sum(each is not None for each in given) != 1:
+            raise RequestError("give one of text, input_ids and input_embeds")
+        if self.input_embeds == []:
+            raise RequestError("input_embeds is empty; give [tokens, hidden]")
 
     @property
     def is_single(self) -> bool:
         """Whether the answer is one object instead of a list."""
+        if self.input_embeds is not None:
+            return not self.input_embeds[0] or isinstance(self.input_embeds[0][0], float)
         given: Any = self.text if self.input_ids is None else self.input_ids
         return isinstance(given, str) or isinstance(given[0], int)
 
     @property
     def prompts(self) -> list[TextPrompt | TokenPrompt]:
+        if self.input_embeds is not None:
+            embeds: Any = [self.input_embeds] if self.is_single else self.input_embeds
+            return [embedded_prompt(read_embeds(each)) for each in embeds]
         if self.input_ids is None:
             texts: Any = [self.text] if self.is_single else self.text
             return [TextPrompt(text) for text in texts]

@@ -153,7 +153,7 @@ class CompletionWriter:
         wants_logprobs = self._body.prompt_logprobs is not None
         return set_only(
             prompt_logprobs=prompt_report(request) if wants_logprobs else None,
-            prompt_token_ids=list(request.prepared.prompt) if wants_ids else None,
+            prompt_token_ids=list(request.prepared.known_prompt) if wants_ids else None,
         )
 
     def _echo(self, request: RequestState) -> str:

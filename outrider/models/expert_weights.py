@@ -1,0 +1,51 @@
+"""Reads the experts of a layer: as quantised codes where kernels read them, else dense."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from outrider.models.expert_tensors import ExpertSizes, ExpertTensors
+from outrider.ops.linear.any_weight import AnyWeight
+from outrider.ops.linear.quantised_linear import fits_kernels
+from outrider.ops.linear.quantised_weight import QuantisedWeight
+from outrider.ops.moe.expert_stack import ExpertStack, QuantisedExperts, stack_codes
+
+
+class PartReader(Protocol):
+    """Reads this rank's part of a tensor."""
+
+    def read_part(self, name: str) -> torch.Tensor: ...
+
+    def read_weight_part(self, name: str) -> AnyWeight:
+        """The same, quantised if it is stored so."""
+        ...
+
+
+def read_experts(
+    reader: PartReader,
+    tensors: ExpertTensors,
+    layer: str,  # prefix of its tensors
+    sizes: ExpertSizes,  # of the held experts
+    held: range,
+    make_empty: Callable[[tuple[int, ...]], torch.Tensor],  # on the device, of this shape
+) -> tuple[ExpertStack, ExpertStack]:
+    """Gate and up projections, and down projections."""
+
+    def read(name: str) -> torch.Tensor:
+        return reader.read_part(layer + name)
+
+    def codes(names: tuple[str, ...], shape: tuple[int, ...]) -> QuantisedExperts | None:
+        parts = (reader.read_weight_part(layer + name) for name in names)
+        return stack_codes(parts, shape, device)
+
+    device, names = make_empty((0,)).device, tensors.gate_up_names(held)
+    first = reader.read_weight_part(layer + names[0]) if names else None
+    if isinstance(first, QuantisedWeight) and fits_kernels(first, device):
+        quantised = codes(names, sizes.gate_up), codes(tensors.down_names(held), sizes.down)
+        if quantised[0] is not None and quantised[1] is not None:
+            return quantised[0], quantised[1]
+    gate_up, down = make_empty(sizes.gate_up), make_empty(sizes.down)
+    tensors.read_gate_up(read, gate_up, held)
+    tensors.read_down(read, down, held)
+    return gate_up, down
