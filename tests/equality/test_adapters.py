@@ -126,6 +126,8 @@ CASES = [
     ("eagle3", "chain", "eager", 1),
     ("mtp", "wide", "eager", 0),
     ("modules", "chain", "tape", 0),
+    ("dflash", "tree", "eager", 1),
+    ("dspark", "chain", "tape", 0),
 ]
 
 
