@@ -34,7 +34,9 @@ class DraftFlags:
 
     draft: Annotated[
         str,
-        _draft_flag("auto, none, ngram, suffix, mtp, or a smaller model or head, like --model."),
+        _draft_flag(
+            "auto, none, ngram, suffix, mtp, a smaller model or head, like --model, or head+suffix."
+        ),
     ] = "auto"
     steps: Annotated[int | None, _draft_flag("Depth of a draft tree.")] = None
     topk: Annotated[int | None, _draft_flag("Children per node; 1 makes a chain.")] = None

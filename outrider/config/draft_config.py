@@ -12,6 +12,7 @@ NGRAM = "ngram"
 SUFFIX = "suffix"
 MTP = "mtp"
 TEXT_DRAFTERS = (NGRAM, SUFFIX)  # without a model: they look up text
+HEAD = "head"  # in "head+suffix": the head that ships for the model
 
 MAX_NODES = 64  # the ancestors of a node are one 64-bit mask
 MAX_SCRATCH = 64  # branches of a round that have draft KV: those of all steps but the last
@@ -36,6 +37,7 @@ class DraftConfig:
     steps: int | Literal["auto"] = AUTO  # depth of a tree
     topk: int | Literal["auto"] = AUTO  # children per node; 1 makes a chain
     nodes: int | Literal["auto"] = AUTO  # tokens the target verifies at once, the root included
+    lookup: str = NONE  # ngram or suffix: what also drafts, in one tree with the model
     match: MatchLengths = MatchLengths()
     adaptive: bool = True  # draft less, or not at all, while that is faster
     check: bool = True  # at load, report a model that drafts nothing the target accepts
@@ -58,6 +60,7 @@ class DraftSettings:
     """The drafter with values only. `notes` say which sizes were reduced, and why."""
 
     drafter: str  # none, ngram, suffix, mtp, or the folder of a model
+    lookup: str  # none, ngram or suffix
     tree: TreeSize
     match: MatchLengths
     adaptive: bool
@@ -75,6 +78,7 @@ def resolve_budget(config: DraftConfig) -> DraftSettings:
     tree, notes = _plain(given) if config.drafter == NONE else _trim(_complete(config))
     return DraftSettings(
         drafter=config.drafter,
+        lookup=config.lookup,
         tree=tree,
         match=config.match,
         adaptive=config.adaptive,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from outrider.config.draft_config import NGRAM, NONE, DraftConfig
+from outrider.config.draft_config import NONE, TEXT_DRAFTERS, DraftConfig
 from outrider.engine.parallel_engine import AnyEngine
 from outrider.errors import CapacityError, OutriderError
 from outrider.frontend.draft_probe import Probe, run_probe
@@ -35,7 +35,7 @@ def check_drafter(
     The engine that runs them is dropped afterwards: its counters and cached prefixes are not those
     of users. Adaptive drafting is off, because it depends on the speed of the machine.
     """
-    if not draft.check or draft.drafter in (NONE, NGRAM):
+    if not draft.check or draft.drafter in (NONE, *TEXT_DRAFTERS):
         return
     tokenizer = load_tokenizer(tokenizer_folder)
     if isinstance(tokenizer, NoTokenizer):

@@ -3,7 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
-from outrider.config.draft_config import AUTO, MTP, NONE, TEXT_DRAFTERS, DraftConfig
+from outrider.config.draft_config import (
+    AUTO,
+    HEAD,
+    MTP,
+    NGRAM,
+    NONE,
+    SUFFIX,
+    TEXT_DRAFTERS,
+    DraftConfig,
+)
 from outrider.errors import ConfigError
 from outrider.hub.download_progress import Reporter
 from outrider.hub.resolve_model import resolve_model
@@ -16,11 +25,34 @@ def find_drafter(config: DraftConfig, *, model: str, reporter: Reporter) -> Draf
         raise ConfigError(
             "--draft is empty; use auto, none, ngram, suffix, mtp, or a model given like --model"
         )
+    config = _split_lookup(config, model)
     if config.drafter == AUTO:
         return _own_drafter(config, model)
     if config.drafter in (NONE, MTP, *TEXT_DRAFTERS):
         return config
     return replace(config, drafter=str(_find_folder(config.drafter, reporter)))
+
+
+def _split_lookup(config: DraftConfig, model: str) -> DraftConfig:
+    """Split a name such as "head+suffix". Where there is no model, the lookup drafts alone."""
+    drafter, plus, lookup = config.drafter.rpartition("+")
+    if not plus or lookup not in TEXT_DRAFTERS:
+        return config
+    if not drafter.strip():
+        raise ConfigError(f"--draft {config.drafter} names no model; use --draft {lookup}")
+    if drafter in TEXT_DRAFTERS:
+        raise ConfigError(
+            f"--draft {config.drafter} looks up text twice; use --draft {SUFFIX}, which includes "
+            f"{NGRAM}"
+        )
+    if drafter == HEAD and not has_drafter(model):
+        raise ConfigError(
+            f"no head ships for {model}; name one: --draft HEAD_FOLDER+{lookup}, or use "
+            f"--draft {lookup}"
+        )
+    if drafter == NONE or (drafter == AUTO and not has_drafter(model)):
+        return replace(config, drafter=lookup)
+    return replace(config, drafter=AUTO if drafter == HEAD else drafter, lookup=lookup)
 
 
 def has_drafter(model: str) -> bool:

@@ -4,12 +4,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from outrider.errors import ConfigError
-from outrider.models.config_fields import read_list, read_size, read_size_or
+from outrider.models.config_fields import (
+    read_list,
+    read_object,
+    read_real_or,
+    read_size,
+    read_size_or,
+)
 from outrider.models.registry import Family
-from outrider.models.rope_config import RopeConfig, parse_rope
+from outrider.models.rope_config import NO_ROPE, RopeConfig, parse_rope
 from outrider.ops.attention.attention_rule import WHOLE_TEXT
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_ROPE_FIELDS = ("rope_theta", "rope_scaling", "rope_parameters")
 _LAYER_TYPES = (_FULL, _SLIDING, "linear_attention")
 
 
@@ -49,11 +56,49 @@ def parse_pattern(
             f"config.json gives layers of {family.name} a sliding_window, which is not supported; "
             "use another model"
         )
-    rope = parse_rope(fields, max_context, family)
+    by_type = _ropes(fields, family, max_context)
+    has_rope = _rope_flags(fields, family, num_layers)
     return LayerPattern(
         windows=tuple(window if kind == _SLIDING else WHOLE_TEXT for kind in types),
-        ropes=(rope,) * num_layers,
+        ropes=tuple(
+            by_type.get(kind, by_type[_FULL]) if is_rotated else NO_ROPE
+            for kind, is_rotated in zip(types, has_rope, strict=True)
+        ),
     )
+
+
+def _ropes(fields: dict[str, Any], family: Family, max_context: int) -> dict[str, RopeConfig]:
+    """The rope of each kind of layer. Layers with windows have no scaling in the older form."""
+    local = family.ropes.local_theta
+    if not local:
+        return {_FULL: parse_rope(fields, max_context, family)}
+    stored = read_object(fields, "rope_parameters")
+    if _FULL not in stored and _SLIDING not in stored:
+        theta = read_real_or(fields, "rope_local_base_freq", local)
+        stored = {_FULL: stored, _SLIDING: {"rope_theta": theta}}
+    plain = {key: value for key, value in fields.items() if key not in _ROPE_FIELDS}
+    full = fields | {"rope_parameters": read_object(stored, _FULL) or None}
+    sliding = plain | {"rope_parameters": {"rope_theta": local} | read_object(stored, _SLIDING)}
+    return {
+        _FULL: parse_rope(full, max_context, family),
+        _SLIDING: parse_rope(sliding, max_context, family),
+    }
+
+
+def _rope_flags(fields: dict[str, Any], family: Family, num_layers: int) -> list[bool]:
+    """Which layers have a rope. SmolLM3 lists them; usually every fourth has none."""
+    if not family.ropes.is_listed:
+        return [True] * num_layers
+    flags = read_list(fields, "no_rope_layers")
+    if not flags:
+        interval = read_size_or(fields, "no_rope_layer_interval", 4)
+        return [(layer + 1) % interval != 0 for layer in range(num_layers)]
+    if len(flags) != num_layers or any(flag not in (0, 1) for flag in flags):
+        raise ConfigError(
+            f"config.json needs 0 or 1 for each of the {num_layers} layers in no_rope_layers, got "
+            f"{flags}; fix the field"
+        )
+    return [bool(flag) for flag in flags]
 
 
 def _layer_types(fields: dict[str, Any], family: Family, num_layers: int) -> list[str]:

@@ -18,6 +18,7 @@ from outrider.models.quantised.packed_weights import Parts
 from outrider.models.quantised.quantisation import Quantisation, read_quantisation
 from outrider.models.quantised.quantise_at_load import Fp8Rows, is_projection
 from outrider.models.quantised.read_cut import read_cut
+from outrider.models.quantised.stored_kv_scales import SUFFIXES
 from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.models.text_model_fields import FLAT, Nesting
 from outrider.ops.compiled.find_blocks import has_blocks
@@ -170,6 +171,11 @@ class Checkpoint:
         tensor = self._widened(name, cut) if name in self._packed else cut.of(self._view(name))
         self._warn_unless_finite(name, tensor)
         return tensor
+
+    def kv_scales(self) -> dict[str, torch.Tensor]:
+        """All stored scales of keys and values, by name. They are not among `names`."""
+        names = [name for name in self._shards if name.rpartition(".")[2] in SUFFIXES]
+        return {name: self._view(name).clone() for name in names if name not in self._names}
 
     def read_weight(self, name: str, cut: Cut = WHOLE) -> AnyWeight:
         """One weight or a part of it: a quantised one in its codes, others as by `read`."""

@@ -15,11 +15,13 @@ from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.block_drafter import BlockDrafter
 from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.drafter import Drafter, NullDrafter
+from outrider.spec.merged_drafter import MergedDrafter
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
-from outrider.spec.ngram_drafter import NgramDrafter, NgramMatch
+from outrider.spec.ngram_drafter import NgramDrafter
 from outrider.spec.shared_text import SharedText
-from outrider.spec.suffix_drafter import SuffixDrafter
+from outrider.spec.suffix_lookup import SuffixLookup
+from outrider.spec.text_lookup import NgramMatch, TextLookup
 from outrider.spec.text_table import PredictionTable, TextTable
 from outrider.step.shape import StepShape
 from outrider.wire.draft_budget import PLAIN, Budget
@@ -100,7 +102,7 @@ class ModelDraft:
     def attention(self) -> Sequence[AnyAttention]:
         return self.model.facts.heads
 
-    def build(self, room: DraftRoom) -> Drafter:
+    def build(self, room: DraftRoom) -> ModelDrafter:
         target = room.target
         # The nodes of a draft round are stored after the cached tokens.
         layout = self.model.facts.layout(
@@ -240,18 +242,18 @@ class NgramDraft:
     def attention(self) -> Sequence[AnyAttention]:
         return ()
 
-    @property
-    def match(self) -> NgramMatch:
-        return NgramMatch(least=self.min_match, most=self.max_match)
-
     def build(self, room: DraftRoom) -> Drafter:
-        return NgramDrafter(
-            self.facts,
-            text=_text_table(room),
-            predictions=_prediction_table(room, tail=self.max_match),
-            match=self.match,
+        chooser = TreeChooser(room.sampling.seed.device)
+        return NgramDrafter(self.facts, lookup=self.open_lookup(room), chooser=chooser)
+
+    def open_lookup(self, room: DraftRoom) -> TextLookup:
+        """The text of every row, to be searched."""
+        tables = _open_tables(room, tail=self.max_match)
+        return TextLookup(
+            text=tables.text,
+            predictions=tables.predictions,
+            match=NgramMatch(least=self.min_match, most=self.max_match),
             page_size=room.target.page_size,
-            chooser=TreeChooser(room.sampling.seed.device),
         )
 
 
@@ -263,29 +265,71 @@ class SuffixDraft(NgramDraft):
     def facts(self) -> DraftFacts:
         return replace(self.lookup_facts(), needs_finished=True)
 
-    def build(self, room: DraftRoom) -> Drafter:
-        rows, device = room.sampling.seed.shape[0], room.sampling.seed.device
-        return SuffixDrafter(
-            self.facts,
-            text=_text_table(room),
-            predictions=_prediction_table(room, tail=self.max_match),
-            shared=SharedText(rows=rows, longest_path=self.budget.steps, device=device),
-            match=self.match,
+    def open_lookup(self, room: DraftRoom) -> TextLookup:
+        tables, seeds = _open_tables(room, tail=self.max_match), room.sampling.seed
+        return SuffixLookup(
+            text=tables.text,
+            predictions=tables.predictions,
+            match=NgramMatch(least=self.min_match, most=self.max_match),
             page_size=room.target.page_size,
-            chooser=TreeChooser(device),
+            shared=SharedText(
+                rows=seeds.shape[0], longest_path=self.budget.steps, device=seeds.device
+            ),
         )
 
 
-def _text_table(room: DraftRoom) -> TextTable:
-    seeds = room.sampling.seed
-    return TextTable(rows=seeds.shape[0], reach=_reach(room), device=seeds.device)
+def merged_budget(budget: Budget) -> Budget:
+    """The budget of a tree with paths of a lookup: as many nodes, and up to twice as deep.
+
+    A chain is as long as its nodes allow already.
+    """
+    return replace(budget, steps=max(budget.steps, min(budget.nodes - 1, 2 * budget.steps)))
 
 
-def _prediction_table(room: DraftRoom, *, tail: int) -> PredictionTable:
-    seeds, width = room.sampling.seed, min(_reach(room), MAX_PREDICTION)
-    return PredictionTable(rows=seeds.shape[0], width=width, tail=tail, device=seeds.device)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedDraft:
+    """A draft model and a lookup, in one tree."""
+
+    model: ModelDraft
+    lookup: NgramDraft  # with the budget of the whole tree
+
+    @property
+    def facts(self) -> DraftFacts:
+        looked_up = self.lookup.facts
+        return replace(
+            self.model.facts,
+            budget=looked_up.budget,
+            needs_text=True,
+            needs_finished=looked_up.needs_finished,
+        )
+
+    @property
+    def attention(self) -> Sequence[AnyAttention]:
+        return self.model.attention
+
+    def build(self, room: DraftRoom) -> Drafter:
+        return MergedDrafter(
+            self.model.build(room),
+            self.lookup.open_lookup(room),
+            facts=self.facts,
+            model_steps=self.model.budget.steps,
+            chooser=TreeChooser(room.sampling.seed.device),
+        )
 
 
-def _reach(room: DraftRoom) -> int:
-    """Tokens of the longest row."""
-    return room.largest.pages * room.target.page_size
+@dataclass(frozen=True, slots=True)
+class _TextTables:
+    """The text of every row, and the text that is predicted for it."""
+
+    text: TextTable
+    predictions: PredictionTable
+
+
+def _open_tables(room: DraftRoom, *, tail: int) -> _TextTables:
+    rows, device = room.sampling.seed.shape[0], room.sampling.seed.device
+    reach = room.largest.pages * room.target.page_size  # tokens of the longest row
+    width = min(reach, MAX_PREDICTION)
+    return _TextTables(
+        TextTable(rows=rows, reach=reach, device=device),
+        PredictionTable(rows=rows, width=width, tail=tail, device=device),
+    )

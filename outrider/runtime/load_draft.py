@@ -17,6 +17,7 @@ from outrider.config.draft_config import (
 )
 from outrider.config.engine_config import Arithmetic, Dtype
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
+from outrider.errors import ConfigError
 from outrider.models.config_fields import read_fields
 from outrider.models.dflash.dflash_dialects import count_drafts, is_dflash_config
 from outrider.models.dflash.dflash_head import DFlashHead
@@ -30,11 +31,13 @@ from outrider.ops.linear.block_linear import supports_blocks
 from outrider.runtime.draft_kinds import (
     BlockDraft,
     DraftKind,
+    MergedDraft,
     ModelDraft,
     ModulesDraft,
     NgramDraft,
     NoDraft,
     SuffixDraft,
+    merged_budget,
 )
 from outrider.wire.draft_budget import Budget
 
@@ -75,15 +78,10 @@ def load_draft(
         return NoDraft()
     budget = Budget(steps=draft.tree.steps, topk=draft.tree.topk, nodes=draft.tree.nodes)
     if draft.drafter in TEXT_DRAFTERS:
-        match, kind = draft.match, NgramDraft if draft.drafter == NGRAM else SuffixDraft
-        return kind(
-            budget=budget,
-            min_match=match.min,
-            max_match=match.max,
-            is_adaptive=draft.adaptive,
-        )
+        return _lookup(draft.drafter, draft, budget)
     if draft.drafter == MTP:
-        return _own_modules(draft, budget, target, target_folder, dtype, arithmetic)
+        modules = _own_modules(draft, budget, target, target_folder, dtype, arithmetic)
+        return _merged(modules, draft, budget)
     model = _load_model(
         Path(draft.drafter),
         target,
@@ -94,8 +92,33 @@ def load_draft(
     )
     check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
     if isinstance(model, DFlashHead):
-        return BlockDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
-    return ModelDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
+        kind: DraftKind = BlockDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
+    else:
+        kind = ModelDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
+    return _merged(kind, draft, budget)
+
+
+def _lookup(name: str, draft: DraftSettings, budget: Budget) -> NgramDraft:
+    """A drafter that looks up text."""
+    kind = NgramDraft if name == NGRAM else SuffixDraft
+    return kind(
+        budget=budget,
+        min_match=draft.match.min,
+        max_match=draft.match.max,
+        is_adaptive=draft.adaptive,
+    )
+
+
+def _merged(model: DraftKind, draft: DraftSettings, budget: Budget) -> DraftKind:
+    """The drafter, with a lookup in the same tree if one is wanted."""
+    if draft.lookup == NONE:
+        return model
+    if not isinstance(model, ModelDraft):
+        raise ConfigError(
+            f"{draft.drafter} cannot share a tree with a lookup; heads, models and one module can: "
+            f"use --draft {draft.drafter} or --draft {draft.lookup}"
+        )
+    return MergedDraft(model=model, lookup=_lookup(draft.lookup, draft, merged_budget(budget)))
 
 
 def _load_model(

@@ -14,6 +14,7 @@ from outrider.ops.tree.candidates import Candidates, SelectedTree
 from outrider.ops.tree.draft_tree import DraftTree, VerifyResult
 from outrider.ops.tree.select_nodes import select_nodes
 from outrider.ops.tree.share_nodes import share_nodes
+from outrider.spec.graft_paths import limit_children_
 from outrider.step.plan import StepPlan
 
 Kinds = Callable[[], torch.Tensor]  # [rows] int64: which rows are measured together
@@ -28,30 +29,55 @@ class _Drafted:
 
 
 class TreeChooser:
-    """Owns the measured chances of drafts. Only ragged steps read and write them: other steps
-    verify all that their rows may draft.
+    """Owns the measured chances of drafts. Scores of one drafter are compared without them, unless
+    a step is ragged: other steps verify all that their rows may draft.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._table = make_acceptance_table(device)
-        self._drafted: _Drafted | None = None  # inside a ragged step
+        self._drafted: _Drafted | None = None  # inside a step whose drafts are measured
 
     def choose(
         self, plan: StepPlan, root: torch.Tensor, candidates: Candidates, kinds: Kinds
     ) -> DraftTree:  # root [rows]
         """The best candidates: of each row, or of all rows where a step cannot run all of them."""
-        shape, budgets = plan.shape, plan.decode.budgets
+        shape = plan.shape
         if not shape.ragged:
-            return select_nodes(root, candidates, budgets, shape.tree).tree
-        entries = calibrate_(candidates, kinds(), self._table, steps=shape.tree.steps)
-        num_drafts = shape.ragged - shape.rows
-        budgets = share_nodes(candidates, budgets, most=shape.nodes - 1, num_drafts=num_drafts)
-        selected = select_nodes(root, candidates, budgets, shape.tree)
-        self._drafted = _Drafted(entries, selected)
-        return selected.tree
+            self._drafted = None
+            return select_nodes(root, candidates, plan.decode.budgets, shape.tree).tree
+        by_candidate = kinds()[:, None].expand_as(candidates.parents)
+        entries = calibrate_(candidates, by_candidate, self._table, steps=shape.tree.steps)
+        return self._select(plan, root, candidates, entries)
+
+    def choose_measured(
+        self,
+        plan: StepPlan,
+        root: torch.Tensor,  # [rows]
+        candidates: Candidates,  # of several proposers; scores are written
+        kinds: torch.Tensor,  # [rows, width] int64: which proposer, and what kind of row
+    ) -> DraftTree:
+        """The best candidates of several proposers, whose scores only measuring makes comparable.
+
+        A node has at most `topk` children, as with one proposer.
+        """
+        steps = plan.shape.tree.steps
+        entries = calibrate_(candidates, kinds, self._table, steps=steps)
+        limit_children_(candidates, plan.decode.budgets[1], steps=steps)
+        return self._select(plan, root, candidates, entries)
 
     def learn(self, plan: StepPlan, verify_result: VerifyResult) -> None:
         """Count which drafts of the step were accepted. A step that failed left some uncounted."""
         drafted, self._drafted = self._drafted, None
-        if plan.shape.ragged and drafted is not None:
+        if plan.shape.nodes > 1 and drafted is not None:
             count_accepted_(self._table, drafted.entries, drafted.selected, verify_result.path)
+
+    def _select(
+        self, plan: StepPlan, root: torch.Tensor, candidates: Candidates, entries: torch.Tensor
+    ) -> DraftTree:
+        shape, budgets = plan.shape, plan.decode.budgets
+        if shape.ragged:
+            num_drafts = shape.ragged - shape.rows
+            budgets = share_nodes(candidates, budgets, most=shape.nodes - 1, num_drafts=num_drafts)
+        selected = select_nodes(root, candidates, budgets, shape.tree)
+        self._drafted = _Drafted(entries, selected)
+        return selected.tree

@@ -32,9 +32,14 @@ def first_number(depth: int, topk: int) -> int:
     return 0 if depth == 1 else topk + (depth - 2) * topk * topk
 
 
+def level_numbers(depth: int, topk: int) -> slice:
+    """Numbers of the candidates at a depth."""
+    return slice(first_number(depth, topk), first_number(depth + 1, topk))
+
+
 def level_of(candidates: Candidates, depth: int, topk: int) -> Candidates:
     """The candidates of one depth."""
-    numbers = slice(first_number(depth, topk), first_number(depth + 1, topk))
+    numbers = level_numbers(depth, topk)
     return Candidates(
         scores=candidates.scores[:, numbers],
         tokens=candidates.tokens[:, numbers],

@@ -1,13 +1,14 @@
 """The draft loop of every draft model, head or whole: it proposes trees and catches up."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from outrider.kv.kv_pool import ModelPool
 from outrider.models.draft_model import AnyDraftModel, AuxLayers
 from outrider.ops.sampling.top_tokens import TopTokens
-from outrider.ops.tree.candidates import Frontier
+from outrider.ops.tree.candidates import Candidates, Frontier
 from outrider.ops.tree.chain import chain, single_node
 from outrider.ops.tree.draft_hidden_states import (
     gather_accepted,
@@ -85,23 +86,34 @@ class ModelDrafter:
         self._hidden_states.zero_()  # padding reads row 0, which only padding overwrites
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
-        """Grow a tree from each row's hidden state: `steps` selections and `steps` - 1 forwards."""
+        """The best nodes of all that were grown."""
         tree, decode = plan.shape.tree, plan.decode
         if tree.nodes == 1 or not tree.steps:
             return single_node(table.last_tokens.index_select(0, decode.rows))
+        root, candidates = self.grow_candidates(plan, table, steps=tree.steps)
+        # The noise makes a drafter sure of other tokens, so sampled rows are measured apart.
+        return self._chooser.choose(plan, root, candidates, lambda: self.sampled_rows(plan))
+
+    def sampled_rows(self, plan: StepPlan) -> torch.Tensor:  # [rows] int64
+        """1 for decode rows that sample, 0 for greedy ones."""
+        return (self._sampling.temperature.index_select(0, plan.decode.rows) > 0).long()
+
+    def grow_candidates(
+        self, plan: StepPlan, table: RowTable, *, steps: int
+    ) -> tuple[torch.Tensor, Candidates]:
+        """Node 0 of each row [rows], and what grows from its hidden state: `steps` selections and
+        `steps` - 1 forwards.
+        """
+        tree, decode = replace(plan.shape.tree, steps=steps), plan.decode
         tips, states = self._start(plan, table)
         root, slots = tips.nodes.tokens.squeeze(1), DraftSlots(tree=tree)
         candidates = room_for(tree, root)
-        for depth in range(1, tree.steps + 1):
+        for depth in range(1, steps + 1):
             if depth > 1:
                 states = self._run_tips(plan, table, tips, states, slots.first_node(depth - 1))
             top = self._top_tokens(plan, tips, states)
             tips = grow(tips, top, decode, candidates=candidates, slots=slots, depth=depth)
-        # The noise makes a drafter sure of other tokens, so sampled rows are measured apart.
-        temperatures = self._sampling.temperature
-        return self._chooser.choose(
-            plan, root, candidates, lambda: (temperatures.index_select(0, decode.rows) > 0).long()
-        )
+        return root, candidates
 
     def _start(self, plan: StepPlan, table: RowTable) -> tuple[Frontier, torch.Tensor]:
         """Node 0 of every row, and the hidden state after it: [rows, 1, width]."""

@@ -42,7 +42,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 DRAFTERS = {
     "NullDrafter",
     "NgramDrafter",
-    "SuffixDrafter",
+    "MergedDrafter",
     "ModelDrafter",
     "ModuleDrafter",
     "BlockDrafter",

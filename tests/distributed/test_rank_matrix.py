@@ -42,6 +42,7 @@ def skip_without_grammars(case):
     "case",
     [
         replace(BASE, drafter="eagle3"),
+        replace(BASE, drafter="dspark"),
         replace(BASE, size=4, sampling="warped", drafter="ngram"),
         replace(BASE, size=4, drafter="relative", has_logprobs=False),
         replace(BASE, family="deepseek-v3", size=3, sampling="greedy", drafter="mtp"),

@@ -16,6 +16,12 @@ def test_modules_inside_the_target_give_the_reference_tokens(targets, case):
     assert not mismatches(targets[case.target], case)
 
 
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("case", some_cases(20, seed=2, drafters=("merged",)), ids=str)
+def test_a_model_and_a_lookup_in_one_tree_give_the_reference_tokens(targets, case):
+    assert not mismatches(targets[case.target], case)
+
+
 @pytest.mark.matrix
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("drafter", "tree"), DRAFTS)

@@ -18,6 +18,7 @@ from outrider.models.decoder_loader import load_decoder
 from outrider.models.eagle.head_loader import load_head
 from outrider.models.standalone_draft import StandaloneDraft
 from outrider.runtime.draft_kinds import ModelDraft, NgramDraft, NoDraft
+from outrider.wire.embedded_span import EmbeddedSpan
 
 CPU = torch.device("cpu")
 
@@ -125,3 +126,15 @@ def test_a_twin_is_accepted_completely(models_of):
     for output in run_all(engine, list(prompts.values())).values():
         assert output.last.progress.drafted
         assert output.last.progress.num_accepted >= output.last.progress.drafted
+
+
+@pytest.mark.parametrize("family", ["gemma2", "granite"])
+def test_embeddings_of_a_prompt_are_scaled_as_transformers_scales_them(models_of, family):
+    models, prompt = models_of(family), PROMPTS[0]
+    with torch.inference_mode():
+        vectors = models.theirs.get_input_embeddings()(torch.tensor(prompt))
+    span = EmbeddedSpan(first=0, width=vectors.shape[1], values=vectors.numpy().tobytes())
+    plain = make_submission("r", prompt, sampling_of("greedy", 0), max_tokens=MAX_TOKENS)
+    engine = engine_of(models.target, Shape(step_tokens=40), models.draft("relative", "tree"))
+    outputs = run_all(engine, [replace(plain, embeds=(span,))])
+    assert outputs["r"].tokens == right_answer(models.theirs, "greedy", 0).tokens

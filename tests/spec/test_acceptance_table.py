@@ -49,7 +49,7 @@ def choices(tokens: torch.Tensor, num_right: list[int]) -> torch.Tensor:
 
 def test_a_draft_after_a_rejected_one_is_not_counted():
     table, candidates, selected = make_acceptance_table(CPU), chains(3, 0.8), all_nodes(3)
-    entries = calibrate_(candidates, torch.zeros(3).long(), table, steps=STEPS)
+    entries = calibrate_(candidates, torch.zeros(3, STEPS).long(), table, steps=STEPS)
     result = verify(selected.tree, choices(selected.tree.tokens, [0, 1, 4]), STEPS + 1)
     count_accepted_(table, entries, selected, result.path)
     by_depth = [int(entries[0, depth]) for depth in range(STEPS)]
@@ -61,7 +61,9 @@ def test_a_draft_after_a_rejected_one_is_not_counted():
 def test_without_results_the_drafter_is_believed():
     sure, unsure = chains(1, 0.95), chains(1, 0.4)
     for candidates in (sure, unsure):
-        calibrate_(candidates, torch.zeros(1).long(), make_acceptance_table(CPU), steps=STEPS)
+        calibrate_(
+            candidates, torch.zeros(1, STEPS).long(), make_acceptance_table(CPU), steps=STEPS
+        )
     assert sure.scores[0, 0].exp() == pytest.approx(0.95, abs=1 / BINS)
     assert unsure.scores[0, 0].exp() == pytest.approx(0.4, abs=1 / BINS)
 
@@ -72,7 +74,7 @@ def test_a_child_scores_below_its_parent_whatever_was_measured(seed):
     tried = 100 * torch.rand(NUM_ENTRIES, generator=generator)
     accepted = tried * torch.randint(0, 2, (NUM_ENTRIES,), generator=generator)
     candidates = chains(5, rng.choice([0.01, 0.5, 1.0]))
-    kinds = torch.randint(0, KINDS, (5,), generator=generator)
+    kinds = torch.randint(0, KINDS, (5, STEPS), generator=generator)
     calibrate_(candidates, kinds, AcceptanceTable(tried=tried, accepted=accepted), steps=STEPS)
     assert (candidates.scores[:, 1:] < candidates.scores[:, :-1]).all()
     assert (candidates.scores < 0).all()
@@ -96,7 +98,8 @@ class Text:
         """Share, verify and count; returns the nodes of each row."""
         rows = len(self._rates)
         candidates = chains(rows, 0.9)
-        entries = calibrate_(candidates, kinds, table, steps=STEPS)
+        by_candidate = kinds[:, None].expand(-1, STEPS)
+        entries = calibrate_(candidates, by_candidate, table, steps=STEPS)
         budgets = torch.tensor([STEPS, 1, STEPS + 1])[:, None].repeat(1, rows)
         shares = share_nodes(candidates, budgets, most=STEPS, num_drafts=num_drafts)
         selected = select_nodes(torch.zeros(rows).long(), candidates, shares, BUDGET)
@@ -156,10 +159,10 @@ def replace_rates(text: Text, rates: list[list[float]]) -> Text:
 def test_selection_by_measured_chances_keeps_parents():
     candidates = chains(2, 0.9)
     table = make_acceptance_table(CPU)
-    entries = calibrate_(candidates, torch.zeros(2).long(), table, steps=STEPS)
+    entries = calibrate_(candidates, torch.zeros(2, STEPS).long(), table, steps=STEPS)
     table.tried[entries[0, 1]] = table.accepted[entries[0, 1]] = 100.0  # the second draft is safe
     candidates = replace(candidates, scores=chains(2, 0.9).scores)
-    calibrate_(candidates, torch.zeros(2).long(), table, steps=STEPS)
+    calibrate_(candidates, torch.zeros(2, STEPS).long(), table, steps=STEPS)
     shares = share_nodes(
         candidates, torch.tensor([[STEPS] * 2, [1] * 2, [5] * 2]), most=4, num_drafts=3
     )

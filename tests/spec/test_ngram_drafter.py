@@ -11,7 +11,8 @@ from support.steps import NO_FLAGS, small_device
 
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
 from outrider.spec.choose_tree import TreeChooser
-from outrider.spec.ngram_drafter import NgramDrafter, NgramMatch
+from outrider.spec.ngram_drafter import NgramDrafter
+from outrider.spec.text_lookup import NgramMatch, TextLookup
 from outrider.spec.text_table import PredictionTable, TextTable
 from outrider.step.fill_plan import resolve_lengths
 from outrider.wire.draft_budget import Budget
@@ -45,14 +46,14 @@ class Scene:
             is_ranked=False,
         )
         text = TextTable(rows=6, reach=80, device=torch.device("cpu"))
-        self.drafter = NgramDrafter(
-            facts,
+        lookup = TextLookup(
             text=text,
             predictions=PredictionTable(rows=6, width=8, tail=4, device=torch.device("cpu")),
             match=match,
             page_size=PAGE,
-            chooser=TreeChooser(torch.device("cpu")),
         )
+        chooser = TreeChooser(torch.device("cpu"))
+        self.text, self.drafter = text, NgramDrafter(facts, lookup=lookup, chooser=chooser)
         for row, tokens in enumerate(texts, start=1):
             self.admit(row, tokens)
             self.device.table.lengths[row] = len(tokens) - 1
@@ -206,7 +207,7 @@ def test_the_token_after_a_chunk_is_chosen_only_at_the_end_of_the_prompt(followe
     plan = scene.plan(CHAIN, chunks=(chunk,))
     outcome = outcome_of(torch.full((1, 4), 9), num_accepted=0, chunk_choice=torch.tensor([6]))
     scene.drafter.observe(plan, outcome, scene.device.table)
-    text = scene.drafter._text.read(torch.tensor([2]), 8)[0].tolist()
+    text = scene.text.read(torch.tensor([2]), 8)[0].tolist()
     assert tuple(text[5:6]) == expected
 
 

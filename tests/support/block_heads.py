@@ -40,6 +40,12 @@ class BlockVariant:
         return self.size - self.first
 
 
+BLOCKS = {
+    "dflash": BlockVariant(),
+    "dspark": BlockVariant(is_next=True, markov_rank=6, has_confidence=True, reads_token=True),
+}
+
+
 def write_block_head(
     folder: Path, target, variant: BlockVariant, *, dialect: str = "z-lab", seed: int = 0
 ) -> dict[str, torch.Tensor]:

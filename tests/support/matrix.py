@@ -12,7 +12,16 @@ from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.standalone_draft import StandaloneDraft
-from outrider.runtime.draft_kinds import BlockDraft, DraftKind, ModelDraft, ModulesDraft, NoDraft
+from outrider.runtime.draft_kinds import (
+    BlockDraft,
+    DraftKind,
+    MergedDraft,
+    ModelDraft,
+    ModulesDraft,
+    NoDraft,
+    SuffixDraft,
+    merged_budget,
+)
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import (
     Ban,
@@ -67,7 +76,8 @@ MAX_TOKENS = 9
 
 # A twin is kept completely, a stranger almost never, a relative now and then.
 TARGETS = ["llama", "deepseek-v3"]  # keys and values, latents
-DRAFTERS = ["none", "twin", "relative", "stranger", "eagle", "eagle3", "dflash", "dspark", "mtp"]
+DRAFTERS = ["none", "twin", "relative", "stranger", "merged"]
+DRAFTERS += ["eagle", "eagle3", "dflash", "dspark", "mtp"]
 CHAINS_ONLY = ["modules"]  # one module per depth
 TREES = {
     "one-step": Budget(steps=1, topk=1, nodes=2),
@@ -100,8 +110,14 @@ class Models:
             if isinstance(head, DFlashHead):
                 return BlockDraft(model=head, budget=budget)
             return ModelDraft(model=head, budget=budget)
-        vocab = self.target.config.vocab_size
-        return ModelDraft(model=StandaloneDraft(drafts[name], target_vocab=vocab), budget=budget)
+        if name == "merged":  # with texts: of the prompts, and of answers where there is a hit
+            lookup = SuffixDraft(budget=merged_budget(budget), min_match=1, max_match=4)
+            return MergedDraft(model=self._whole(self.relative, budget), lookup=lookup)
+        return self._whole(drafts[name], budget)
+
+    def _whole(self, model: Decoder, budget: Budget) -> ModelDraft:
+        draft = StandaloneDraft(model, target_vocab=self.target.config.vocab_size)
+        return ModelDraft(model=draft, budget=budget)
 
 
 @dataclass(frozen=True)

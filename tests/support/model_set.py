@@ -6,16 +6,11 @@ import torch
 
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.eagle.head_loader import load_head
-from support.block_heads import BlockVariant, write_block_head
+from support.block_heads import BLOCKS, write_block_head
 from support.heads import write_head
 from support.matrix import Models
 from support.modules import TABLES, with_modules
 from support.tiny import save_tiny
-
-BLOCKS = {
-    "dflash": BlockVariant(),
-    "dspark": BlockVariant(is_next=True, markov_rank=6, has_confidence=True, reads_token=True),
-}
 
 
 def make_models(root: Path, device: str, family: str = "llama") -> Models:

@@ -12,16 +12,23 @@ from outrider.distributed.rank_group import ExpertRanks, OneRank, RankGroup
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.deepseek_v4.v4_module import load_v4_module
-from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_loader import load_head
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.mtp.module_loader import load_modules
 from outrider.models.rank_share import ranks_that_share
 from outrider.models.standalone_draft import StandaloneDraft
 from outrider.models.target import AnyTarget, load_target
-from outrider.runtime.draft_kinds import DraftKind, ModelDraft, ModulesDraft, NgramDraft, NoDraft
+from outrider.runtime.draft_kinds import (
+    BlockDraft,
+    DraftKind,
+    ModelDraft,
+    ModulesDraft,
+    NgramDraft,
+    NoDraft,
+)
 from outrider.wire.draft_budget import Budget
 from support import recurrent, recurrent_module, v4_module
+from support.block_heads import BLOCKS, write_block_head
 from support.heads import write_head
 from support.modules import TABLES, WithModules, with_modules
 from support.thread_ranks import ThreadGroup, ThreadRank
@@ -48,7 +55,8 @@ PAGED = {
     "glm4-moe-air": (2, 4),
 }
 ROW_STATE = {**dict.fromkeys(recurrent.FAMILIES, (2,)), V4: (2,)}
-DRAFTERS = ["none", "ngram", "twin", "relative", "stranger", "eagle", "eagle3", "mtp", "modules"]
+DRAFTERS = ["none", "ngram", "twin", "relative", "stranger", "eagle", "eagle3"]
+DRAFTERS += ["dflash", "dspark", "mtp", "modules"]
 NO_CHAIN = ("modules",)  # one module per depth: chains only
 
 
@@ -107,8 +115,11 @@ class RankFamily:
     @cached_property
     def heads(self) -> dict[str, Path]:
         config = load_decoder(self.folder, dtype="float32", device=CPU).config
-        names = ("eagle", "eagle3")
-        return {name: write_head(self.root / name, config, algorithm=name) for name in names}
+        for name, variant in BLOCKS.items():
+            write_block_head(self.root / name, config, variant)
+        for name in ("eagle", "eagle3"):
+            write_head(self.root / name, config, algorithm=name)
+        return {name: self.root / name for name in ("eagle", "eagle3", *BLOCKS)}
 
     @cache  # noqa: B019 - as long as the family
     def on(self, size: int, *, has_own_requests: bool = False) -> "RankedModels":
@@ -138,7 +149,8 @@ class RankedModels:
             return [NgramDraft(**how, min_match=1, max_match=4)] * len(self.targets)
         if name == "modules":
             return [ModulesDraft(modules=each, **how) for each in self._loaded(name)]
-        return [ModelDraft(model=each, **how) for each in self._loaded(name)]
+        kind = BlockDraft if name in BLOCKS else ModelDraft
+        return [kind(model=each, **how) for each in self._loaded(name)]
 
     def _loaded(self, name: str) -> list[Any]:
         if name not in self._models:
@@ -148,7 +160,7 @@ class RankedModels:
             ]
         return self._models[name]
 
-    def _load(self, name: str, target: AnyTarget, ranks: RankGroup) -> AnyDraftModel | ModuleChain:
+    def _load(self, name: str, target: AnyTarget, ranks: RankGroup) -> Any:
         family = self.family
         if name == "mtp" and family.name == V4:
             return load_v4_module(family.folder, target, dtype="float32")
@@ -156,7 +168,7 @@ class RankedModels:
             return load_modules(family.folder, target=target, most=1, dtype="float32")
         if name in ("mtp", "modules"):
             return self._modules(target, most=1 if name == "mtp" else 3)
-        if name in ("eagle", "eagle3"):
+        if name in ("eagle", "eagle3", *BLOCKS):
             return load_head(
                 family.heads[name],
                 target=target,

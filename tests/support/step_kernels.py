@@ -328,7 +328,9 @@ def check_calibration(seed: int, device: str) -> None:
     for depth in range(1, tree.steps + 1):
         likely = random_likely(generator, tips.scores.numel(), tree.topk)
         tips = grow(tips, likely, decode, candidates=candidates, slots=slots, depth=depth)
-    kinds = torch.randint(0, KINDS, root.shape, generator=generator)
+    kinds = torch.randint(0, KINDS, candidates.parents.shape, generator=generator)
+    if rng.random() < 0.5:  # one kind per row
+        kinds = kinds[:, :1].expand_as(kinds)
     tried = 50 * torch.rand(NUM_ENTRIES, generator=generator)
     accepted = tried * torch.rand(NUM_ENTRIES, generator=generator)
     table = AcceptanceTable(tried=tried, accepted=accepted)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
+from outrider.models.layers.kv_scales import NO_SCALES, KVScales
 from outrider.models.model_config import AttentionConfig
 from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.attention.kv_codes import is_narrow, store_codes
@@ -113,8 +114,15 @@ class SelfAttention:
     """Owns the projection, the gate and the output projection."""
 
     def __init__(
-        self, *, project: Projection, gate: OutputGate, output: Linear, rule: AttentionRule
+        self,
+        *,
+        project: Projection,
+        gate: OutputGate,
+        output: Linear,
+        rule: AttentionRule,
+        kv_scales: KVScales = NO_SCALES,  # for a pool of codes
     ) -> None:
+        self._kv_scales = kv_scales
         self.project = project
         self.gate = gate
         self.output = output
@@ -127,16 +135,22 @@ class SelfAttention:
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
-        queries, gates = project_and_store(self.project, x, layer, step)
-        out = self.gate(step.backend.run(queries, layer, step.plan, self.rule), gates)
+        scales = self._kv_scales if is_narrow(layer) else NO_SCALES
+        queries, gates = project_and_store(self.project, x, layer, step, scales)
+        read = step.backend.run(scales.of_queries(queries), layer, step.plan, self.rule)
+        out = self.gate(scales.of_read(read), gates)
         return self.output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
 
     def write_kv(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
-        project_and_store(self.project, x, layer, step)
+        project_and_store(self.project, x, layer, step, self._kv_scales)
 
 
 def project_and_store(
-    project: Projection, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep
+    project: Projection,
+    x: torch.Tensor,
+    layer: torch.Tensor,
+    step: AttentionStep,
+    scales: KVScales,  # of codes
 ) -> tuple[torch.Tensor, torch.Tensor]:  # as of a `Projection`
     """The projection with its KV write, into a pool of any type.
 
@@ -149,6 +163,7 @@ def project_and_store(
     wide = torch.empty(num_query, 1, *layer.shape[2:], dtype=x.dtype, device=x.device)
     own_slots = torch.arange(num_query, device=x.device)
     projected = project(x, wide, replace(step, slots=own_slots))
+    scales.shrink_(wide[:, 0])
     store_codes(layer, step.slots, wide[:, 0])
     return projected
 

@@ -14,7 +14,8 @@ from outrider.models.quantised.packed_weights import (
 )
 from outrider.models.quantised.quantisation import Quantisation
 
-# Scales of activations and of the KV cache, which are computed in their own types here.
+# Scales of activations, which are computed in their own type here, and of the KV cache, which
+# `stored_kv_scales` finds.
 UNUSED = (
     "input_scale",
     "activation_scale",

@@ -11,7 +11,7 @@ import torch
 from outrider.ops.tree.candidates import Candidates, SelectedTree
 
 # The last of the depths stands for all together; deeper drafts count as those of the one before.
-KINDS, DEPTHS, BINS = 4, 8, 8
+KINDS, DEPTHS, BINS = 6, 8, 8
 NUM_ENTRIES = KINDS * DEPTHS * BINS
 PRIOR_WEIGHT = 4.0  # drafts that an estimate from elsewhere counts for
 DECAY = 0.99  # of all counts in a step: text changes, and what is not tried is forgotten
@@ -21,7 +21,7 @@ LEAST_LOG = -30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceTable:
-    """Decayed counts. An entry is (kind of row, depth, bin of the drafter's probability)."""
+    """Decayed counts. An entry is (kind of draft, depth, bin of the drafter's probability)."""
 
     tried: torch.Tensor  # [NUM_ENTRIES] float32 drafts that were verified after an accepted parent
     accepted: torch.Tensor  # [NUM_ENTRIES] float32
@@ -34,7 +34,7 @@ def make_acceptance_table(device: torch.device) -> AcceptanceTable:
 
 def calibrate_(
     candidates: Candidates,  # scores are written: the logarithm of the chance of acceptance
-    kinds: torch.Tensor,  # [rows] int64 below KINDS: rows whose drafts are counted together
+    kinds: torch.Tensor,  # [rows, width] int64 below KINDS: drafts that are counted together
     table: AcceptanceTable,
     *,
     steps: int,  # of the deepest candidate
@@ -59,7 +59,7 @@ def calibrate_reference_(
     depths = torch.zeros_like(bins)
     for _ in range(steps - 1):  # each pass reaches one level deeper
         depths = (depths.gather(1, above) + 1).masked_fill(is_first, 0)
-    entries = (kinds[:, None] * DEPTHS + depths.clamp_max(DEPTHS - 2)) * BINS + bins
+    entries = (kinds * DEPTHS + depths.clamp_max(DEPTHS - 2)) * BINS + bins
     rate = (bins + 0.5) / BINS  # what the drafter thinks
     for part in (_of_all_depths(entries), entries):
         expected = PRIOR_WEIGHT * rate

@@ -36,15 +36,17 @@ def _mean_rate(rate, entry, tried, accepted):
     return (tl.load(accepted + entry) + expected) / (tl.load(tried + entry) + _PRIOR_WEIGHT)
 
 
-@triton.jit(do_not_specialize=range(6, 9), do_not_specialize_on_alignment=range(6))
+@triton.jit(do_not_specialize=range(6, 11), do_not_specialize_on_alignment=range(6))
 def _calibrate_kernel(
     scores,  # [rows, candidates], written
     parents,
-    kinds,  # [rows]
+    kinds,  # [rows, candidates], of any strides
     tried,
     accepted,
     entries,  # [rows, candidates], written
     candidate_stride,
+    kind_row_stride,
+    kind_stride,
     num_candidates,
     steps,
     CANDIDATES: tl.constexpr,
@@ -57,7 +59,7 @@ def _calibrate_kernel(
     overlap.begin(PDL)
     score = tl.load(scores + base + number, mask=inside, other=float("-inf"))
     parent = tl.load(parents + base + number, mask=inside, other=-1)
-    kind = tl.load(kinds + row).to(tl.int32)
+    kind = tl.load(kinds + row * kind_row_stride + number * kind_stride, mask=inside, other=0)
     above, is_first = tl.maximum(parent, 0).to(tl.int32), parent < 0
     is_real = score > float("-inf")
     value = score - tl.where(is_first, 0.0, tl.gather(score, above, axis=0))
@@ -66,7 +68,7 @@ def _calibrate_kernel(
     depth = tl.zeros([CANDIDATES], tl.int32)
     for _ in range(steps - 1):  # each pass reaches one level deeper
         depth = tl.where(is_first, 0, tl.gather(depth, above, axis=0) + 1)
-    entry = (kind * _DEPTHS + tl.minimum(depth, _DEPTHS - 2)) * _BINS + bins
+    entry = (kind.to(tl.int32) * _DEPTHS + tl.minimum(depth, _DEPTHS - 2)) * _BINS + bins
     tl.store(entries + row * num_candidates + number, entry.to(tl.int64), mask=inside)
     rate = (bins.to(tl.float32) + 0.5) / _BINS  # what the drafter thinks
     rate = _mean_rate(rate, _of_all_depths(entry), tried, accepted)
@@ -95,6 +97,8 @@ def calibrate_triton_(
         table.accepted,
         entries,
         scores.stride(0),
+        kinds.stride(0),
+        kinds.stride(1),
         width,
         steps,
         CANDIDATES=max(LEAST_TILE, triton.next_power_of_2(width)),

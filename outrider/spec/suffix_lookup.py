@@ -1,4 +1,4 @@
-"""Suffix drafting: n-grams of a row's own text, and of the answers of requests that ended.
+"""Suffix drafting: looks up a row's own text, and the answers of requests that ended.
 
 Each path is weighted by the length of its match, and the weights of equal paths are added. So the
 score of a branch is the share of occurrences that went on with it, as the counts of a suffix trie.
@@ -8,12 +8,10 @@ from collections.abc import Sequence
 
 import torch
 
-from outrider.spec.choose_tree import TreeChooser
-from outrider.spec.ngram_drafter import FoundPaths, NgramDrafter, NgramMatch, find, follow
 from outrider.spec.shared_text import LONGEST_MATCH, SharedText
+from outrider.spec.text_lookup import FoundPaths, NgramMatch, TextLookup, find, follow
 from outrider.spec.text_table import PredictionTable, TextTable
 from outrider.step.plan import StepPlan
-from outrider.wire.runner_facts import DraftFacts
 from outrider.wire.scheduled_batch import FinishedText, RowAdmission
 
 _SHARED_PATHS = 8
@@ -21,28 +19,19 @@ _SHORT = 4  # tokens: up to here each token more makes a match more reliable, la
 _WEIGHT_STEP = 8.0
 
 
-class SuffixDrafter(NgramDrafter):
+class SuffixLookup(TextLookup):
     """Owns the text of every row and the texts that ended."""
 
     def __init__(
         self,
-        facts: DraftFacts,
         *,
         text: TextTable,
         predictions: PredictionTable,
-        shared: SharedText,
         match: NgramMatch,
         page_size: int,
-        chooser: TreeChooser,
+        shared: SharedText,
     ) -> None:
-        super().__init__(
-            facts,
-            text=text,
-            predictions=predictions,
-            match=match,
-            page_size=page_size,
-            chooser=chooser,
-        )
+        super().__init__(text=text, predictions=predictions, match=match, page_size=page_size)
         self._shared = shared
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:

@@ -1,0 +1,128 @@
+"""How near are linear layers with quantised weights to the time that reading their bytes takes?
+
+Inside CUDA graphs, over weights larger than L2 together. A layer is one decoder layer of
+Llama-3.1-8B: qkv, o with a residual, gate and up with SwiGLU, down with a residual.
+
+Run on a GPU: python -m benchmarks.kernels.time_quantised [1,8,32,64,128]
+Sweep tiles:  python -m benchmarks.kernels.time_quantised 1,64 sweep
+"""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Literal, get_args
+
+import torch
+
+from benchmarks.kernels.graph_clock import graph_us, random_bf16
+from benchmarks.kernels.quantised_weights import random_codes
+from benchmarks.kernels.sweep_linear import BODIES, COLD_BYTES, RESIDUAL
+from outrider.ops.linear import linear_triton as linear
+from outrider.ops.linear.kernel_weight import DeviceWeight, KernelWeight, kernel_weight
+from outrider.ops.linear.linear import FixedLinear
+from outrider.ops.linear.quantised_linear import QuantisedLinear
+from outrider.ops.linear.quantised_weight import CodeKind
+
+BODY = {name: size for name, size in BODIES["llama-8b"].items() if name != "scores"}
+BYTES_PER_S = 3.85e12  # the fastest read of weights by a GEMM on an H200
+Dense = Literal["bf16"]
+ROWS = (1, 8, 32, 64, 128)
+
+
+def make_weight(kind: CodeKind | Dense, size: int, depth: int) -> DeviceWeight:
+    if kind == "bf16":
+        return random_bf16(size, depth)
+    return kernel_weight(random_codes(kind, size, depth).to(torch.device("cuda")))
+
+
+def copies_of(weight: DeviceWeight) -> list[DeviceWeight]:
+    """So many that they do not fit in L2 together."""
+    num = min(60, max(2, int(COLD_BYTES / weight.nbytes)))
+    if isinstance(weight, KernelWeight):
+        return [replace(weight, codes=weight.codes.clone()) for _ in range(num)]
+    return [weight.clone() for _ in range(num)]
+
+
+def run_layer(name: str, weight: DeviceWeight) -> Callable[..., torch.Tensor]:
+    """What the engine calls for a linear of this name."""
+    if isinstance(weight, KernelWeight):
+        layer: QuantisedLinear | FixedLinear = QuantisedLinear(weight, FixedLinear)
+    else:
+        layer = FixedLinear(weight)
+    if name in RESIDUAL:
+        return layer.plus
+    return (lambda x, _: layer.swiglu(x)) if name == "gate" else (lambda x, _: layer(x))
+
+
+def time_linear(name: str, weights: list[DeviceWeight], num_rows: int) -> float:
+    """Microseconds of one product."""
+    size, depth = weights[0].shape
+    x, residual = random_bf16(num_rows, depth), random_bf16(num_rows, size)
+    layers = [run_layer(name, weight) for weight in weights]
+    return graph_us(lambda: [layer(x, residual) for layer in layers]) / len(layers)
+
+
+def time_body(kind: CodeKind | Dense, rows: tuple[int, ...]) -> None:
+    total_us, total_bytes = dict.fromkeys(rows, 0.0), 0
+    for name, (size, depth) in BODY.items():
+        weights = copies_of(make_weight(kind, size, depth))
+        total_bytes += weights[0].nbytes
+        for num in rows:
+            total_us[num] += time_linear(name, weights, num)
+    floor_us = total_bytes / BYTES_PER_S * 1e6
+    print(f"{kind:6} {total_bytes / 1e6:8.1f} MB a layer, floor {floor_us:6.1f} us")
+    for num, us in total_us.items():
+        print(f"    {num:4} rows {us / 1e3:8.4f} ms  {us / floor_us:5.2f}x floor", flush=True)
+
+
+def tiles_of(weight: KernelWeight, num_rows: int) -> Iterator[linear.LinearTile]:
+    chosen = linear.choose_quantised_tile(num_rows, weight, 2)
+    yield chosen
+    depths = (chosen.depth,) if weight.has_nibbles else (64, 128, 256)
+    for columns, depth, stages, num_warps in itertools.product(
+        (16, 32, 64, 128), depths, (3, 4, 6), (4, 8)
+    ):
+        yield linear.LinearTile(chosen.rows, columns, depth, stages, num_warps)
+
+
+def sweep(kind: CodeKind, name: str, num_rows: int) -> None:
+    """The best tiles of one product."""
+    weights = copies_of(make_weight(kind, *BODY[name]))
+    first = weights[0]
+    assert isinstance(first, KernelWeight)
+    x, residual = random_bf16(num_rows, first.inputs), random_bf16(num_rows, first.shape[0])
+    timed = []
+    for tile in dict.fromkeys(tiles_of(first, num_rows)):
+        launch = partial(
+            linear.launch_linear,
+            x,
+            residual=residual,
+            tile=tile,
+            has_residual=name in RESIDUAL,
+            is_gated=name == "gate",
+        )
+        try:
+            us = graph_us(lambda each=launch: [each(weight) for weight in weights]) / len(weights)  # type: ignore[misc]
+        except Exception as error:  # too much shared memory, or too many registers
+            print("skipped", tile, type(error).__name__)
+            continue
+        timed.append((us, tile))
+    print(f"{kind} {name} {num_rows} rows: chosen {timed[0][0]:.1f} us; best", end=" ")
+    print(*(f"{us:.1f} {tile}" for us, tile in sorted(timed, key=lambda t: t[0])[:3]), sep="; ")
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    rows = tuple(int(word) for word in words[0].split(",")) if words else ROWS
+    if "sweep" not in words:
+        for kind in (*get_args(Dense), *get_args(CodeKind)):
+            time_body(kind, rows)
+        return
+    for kind, name, num in itertools.product(get_args(CodeKind), BODY, rows):
+        sweep(kind, name, num)
+
+
+if __name__ == "__main__":
+    main()

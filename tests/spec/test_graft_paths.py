@@ -1,0 +1,181 @@
+"""One tree from a model's candidates and paths of texts, against a union of sets of paths."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from outrider.ops.tree.candidates import Candidates
+from outrider.ops.tree.select_nodes import select_nodes
+from outrider.spec import graft_paths
+from outrider.spec.graft_paths import graft, limit_children_
+from outrider.spec.text_lookup import FoundPaths
+from outrider.wire.draft_budget import Budget
+
+NONE = float("-inf")
+MODEL, TEXT, BOTH = range(3)
+
+
+def budgets_of(steps: int, topk: int, nodes: int) -> torch.Tensor:
+    return torch.tensor([[steps], [topk], [nodes]])
+
+
+def found_of(*paths: list[int], weights=None, longest=4) -> FoundPaths:
+    return FoundPaths(
+        paths=torch.tensor([paths]),
+        weights=torch.tensor([weights or [1.0 / len(paths)] * len(paths)]),
+        longest=torch.tensor([longest]),
+    )
+
+
+def candidates_of(*nodes: tuple[int, int, float]) -> Candidates:
+    """Of one row: (token, number of the parent, score), level by level."""
+    tokens, parents, scores = zip(*nodes, strict=True)
+    return Candidates(
+        scores=torch.tensor([scores]),
+        tokens=torch.tensor([tokens]),
+        parents=torch.tensor([parents]),
+    )
+
+
+def paths_of(candidates: Candidates) -> list[tuple[int, ...]]:
+    """The tokens from node 0 to each candidate that is not ruled out."""
+    tokens, parents = candidates.tokens[0].tolist(), candidates.parents[0].tolist()
+    scores, paths = candidates.scores[0].tolist(), {-1: ()}
+    for number, parent in enumerate(parents):
+        if scores[number] > NONE:
+            assert parent < number
+            assert scores[parent] > NONE or parent < 0, "a parent was ruled out"
+            paths[number] = (*paths[parent], tokens[number])
+    return list(paths.values())[1:]
+
+
+# Node 0 has the children 5 and 6; 5 has the child 7. The third candidate is ruled out.
+MODEL_TREE = candidates_of((5, -1, -0.1), (6, -1, -2.0), (9, -1, NONE), (7, 0, -0.2))
+LEVELS = [slice(0, 3), slice(3, 4)]
+
+
+def test_a_path_follows_the_model_and_goes_on_below_it():
+    merged = graft(MODEL_TREE, LEVELS, found_of([5, 7, 8, 4]), budgets_of(4, 2, 8))
+    assert paths_of(merged.candidates) == [(5,), (6,), (5, 7), (5, 7, 8), (5, 7, 8, 4)]
+    is_node = merged.candidates.scores[0] > NONE
+    assert merged.sources[0][is_node].tolist() == [BOTH, MODEL, BOTH, TEXT, TEXT]
+
+
+def test_a_node_that_the_model_has_ruled_out_can_come_from_a_text():
+    merged = graft(MODEL_TREE, LEVELS, found_of([9, 7, -1, 3]), budgets_of(4, 2, 8))
+    assert paths_of(merged.candidates) == [(5,), (6,), (5, 7), (9,), (9, 7)]
+
+
+def test_no_path_is_longer_than_the_budget_of_its_row():
+    merged = graft(MODEL_TREE, LEVELS, found_of([5, 7, 8, 4]), budgets_of(3, 2, 8))
+    assert (5, 7, 8) in paths_of(merged.candidates)
+    assert (5, 7, 8, 4) not in paths_of(merged.candidates)
+
+
+def test_a_row_without_a_match_has_the_candidates_of_its_model():
+    nothing = found_of([5, 1], [2, 3], weights=[0.0, 0.0], longest=0)
+    merged = graft(MODEL_TREE, LEVELS, nothing, budgets_of(2, 2, 8))
+    assert paths_of(merged.candidates) == [(5,), (6,), (5, 7)]
+    assert not merged.sources[0, : MODEL_TREE.tokens.shape[1]].any()
+
+
+def test_a_longer_match_and_a_more_frequent_path_have_better_chances():
+    def score(path, found):
+        merged = graft(MODEL_TREE, LEVELS, found, budgets_of(4, 2, 8)).candidates
+        scores = merged.scores[0][merged.scores[0] > NONE].tolist()
+        return scores[paths_of(merged).index(path)]
+
+    short = found_of([1, 2], [3, 4], weights=[0.8, 0.2], longest=1)
+    long = found_of([1, 2], [3, 4], weights=[0.8, 0.2], longest=12)
+    assert score((1,), long) > score((1,), short)
+    assert score((1,), long) > score((3,), long) > score((3, 4), long)
+
+
+def random_tree(rng: random.Random, *, topk: int, steps: int) -> tuple[Candidates, list[slice]]:
+    nodes, levels, tips = [], [], [(-1, 0.0)]
+    for _ in range(steps):
+        begin, grown = len(nodes), []
+        for parent, score in tips:
+            for token in rng.sample(range(1, 5), topk):
+                own = score - rng.random()
+                nodes.append((token, parent, own if rng.random() < 0.8 else NONE))
+                if nodes[-1][2] > NONE:
+                    grown.append((len(nodes) - 1, own))
+        levels.append(slice(begin, len(nodes)))
+        tips = grown[:topk]
+        if not tips:
+            break
+    return candidates_of(*nodes), levels
+
+
+def assert_is_the_union(seed: int) -> None:
+    rng = random.Random(seed)
+    model, levels = random_tree(rng, topk=2, steps=3)
+    paths = [[rng.randrange(1, 4) for _ in range(5)] for _ in range(4)]
+    for path in paths:
+        if rng.random() < 0.5:
+            path[rng.randrange(5)] = -1
+    merged = graft(model, levels, found_of(*paths), budgets_of(5, 9, 64)).candidates
+    expected = set(paths_of(model))
+    for path in paths:
+        known = path[: path.index(-1)] if -1 in path else path
+        expected |= {tuple(known[:depth]) for depth in range(1, len(known) + 1)}
+    found = paths_of(merged)
+    assert set(found) == expected
+    assert len(found) == len(expected), "equal siblings"
+
+
+def test_the_tree_is_the_union_of_both_without_equal_siblings():
+    for seed in range(40):
+        assert_is_the_union(seed)
+
+
+def duplicate_branches(monkeypatch):
+    """Paths do not find the nodes of the model."""
+    original = graft_paths._same_nodes
+    monkeypatch.setattr(graft_paths, "_same_nodes", lambda *args: original(*args) & False)
+
+
+def ignore_parents(monkeypatch):
+    """A node of the model counts as the same if its token is, wherever it hangs."""
+    original = graft_paths._same_nodes
+
+    def anywhere(model, level, tokens, above):
+        return original(
+            replace(model, parents=above[:, :1].expand_as(model.parents)), level, tokens, above
+        )
+
+    monkeypatch.setattr(graft_paths, "_same_nodes", anywhere)
+
+
+@pytest.mark.parametrize("mutate", [duplicate_branches, ignore_parents])
+def test_the_union_notices(monkeypatch, mutate):
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_the_tree_is_the_union_of_both_without_equal_siblings()
+
+
+def test_a_chain_of_both_is_a_chain():
+    for seed in range(20):
+        assert_is_a_chain(seed)
+
+
+def assert_is_a_chain(seed: int) -> None:
+    rng = random.Random(seed)
+    model, levels = random_tree(rng, topk=1, steps=3)
+    paths = [[rng.randrange(1, 4) for _ in range(5)] for _ in range(4)]
+    budgets = budgets_of(5, 1, 6)
+    merged = graft(model, levels, found_of(*paths), budgets).candidates
+    limit_children_(merged, budgets[1], steps=5)
+    assert len({len(path) for path in paths_of(merged)}) == len(paths_of(merged))
+    tree = select_nodes(torch.tensor([9]), merged, budgets, Budget(steps=5, topk=1, nodes=6)).tree
+    num = int((tree.tokens[0] >= 0).sum())
+    assert tree.parents[0, :num].tolist() == list(range(-1, num - 1))
+
+
+def test_only_the_best_children_stay_and_nothing_below_the_others():
+    tree = candidates_of((1, -1, -1.0), (2, -1, -0.5), (3, -1, -1.0), (4, 2, -1.1), (5, 0, -1.2))
+    limit_children_(tree, torch.tensor([2]), steps=2)
+    assert paths_of(tree) == [(1,), (2,), (1, 5)]
