@@ -18,6 +18,7 @@ from outrider.runtime.build_runner import assemble_runner
 from outrider.runtime.draft_kinds import DraftKind
 from outrider.runtime.runner import Runner
 from outrider.step.device_stream import DeviceStream
+from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.submission import Submission
 from outrider.wire.transfer_order import TransferOrder
 from support.engines import CollectedOutput, Shape, buckets_of, run_all, settings_of
@@ -70,13 +71,14 @@ class Pair:
             assert stats.rows.free == stats.rows.total
 
 
-def make_half(model, shape: Shape, draft: DraftKind) -> Half:
+def make_half(model, shape: Shape, draft: DraftKind, grammars: Grammars = NO_GRAMMARS) -> Half:
     runner, facts = assemble_runner(
         model,
         settings_of(shape),
         draft=draft,
         kv_tokens=shape.kv_tokens,
         buckets=buckets_of(shape),
+        grammars=grammars,
     )
     return Half(Engine(runner, facts, runner.grammars), runner, PageBytes(runner.pages))
 
@@ -92,13 +94,14 @@ def pair_of(
     stall_s: float = 5.0,
     key: bytes = KEY,
     stream: DeviceStream | None = None,
+    grammars: Grammars = NO_GRAMMARS,
     facts: tuple[dict[str, str], dict[str, str]] = ({}, {}),
     make_source: Callable[[PageBytes, OfferBoard], PageSource] = TcpSource,
     make_sink: Callable[[PageBytes], PageSink] = TcpSink,
 ):
     """The two engines; the listener is closed in the end."""
-    prefill = make_half(model, shape, draft)
-    decode = make_half(model, decode_shape or shape, draft)
+    prefill = make_half(model, shape, draft, grammars)
+    decode = make_half(model, decode_shape or shape, draft, grammars)
     ships_rows = not prefill.engine.facts.host.prefix_cache
     board = OfferBoard(lease_s, prefill.runner.row_images)
     server = PrefillServer(
