@@ -227,8 +227,7 @@ class _Builder:
         )
 
     def build(self) -> Decoder:
-        config = self._config
-        embedding = self._embedding()
+        config, embedding = self._config, self._embedding()
         # Before the layers: a tied head is packed while the embedding is resident anyway.
         head = self._head(embedding)
         parts = DecoderParts(
