@@ -88,6 +88,7 @@ class DisaggregationConfig:
     backend: TransferBackend = "nixl"
     lease_s: float = 30.0  # that offered KV waits for a sign of its reader
     stall_s: float = 5.0  # without an answer, after which a peer is given up
+    deadline_s: float = 300.0  # of a whole transfer, the prefill included; SGLang's time
 
 
 WHOLE_REQUESTS = DisaggregationConfig()
