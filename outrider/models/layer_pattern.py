@@ -119,6 +119,10 @@ def _usual_types(fields: dict[str, Any], family: Family, num_layers: int) -> lis
     has_window = fields.get("sliding_window", style.usual) is not None
     if not has_window or not fields.get("use_sliding_window", not style.has_switch):
         return [_FULL] * num_layers
+    if family.ropes.is_listed:  # its windows follow the list of ropes in transformers
+        raise ConfigError(
+            f"config.json of {family.name} has a sliding_window and no layer_types; add layer_types"
+        )
     first = read_size_or(fields, "max_window_layers", _MAX_WINDOW_LAYERS) if style.has_switch else 0
     period = read_size_or(fields, "sliding_window_pattern", style.period) if style.period else 0
     return [

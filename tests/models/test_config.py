@@ -108,6 +108,8 @@ def test_every_fourth_layer_of_smollm3_has_no_rope():
     assert [rope == NO_ROPE for rope in ropes] == [False, False, False, True] * 2
     with pytest.raises(ConfigError, match="no_rope_layers"):
         parsed(**smollm3, no_rope_layers=[1, 0])
+    with pytest.raises(ConfigError, match="add layer_types"):
+        parsed(**smollm3, use_sliding_window=True, sliding_window=7)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def test_many_rows_are_multiplied_by_the_widened_weight():
     torch.testing.assert_close(layer(x), F.linear(x, values))
 
 
+@pytest.mark.fast_cases(99)
 @pytest.mark.parametrize(
     ("form", "words"),
     [

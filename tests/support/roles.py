@@ -92,6 +92,7 @@ def pair_of(
     decode_shape: Shape | None = None,
     lease_s: float = 30.0,
     stall_s: float = 5.0,
+    deadline_s: float = 300.0,
     key: bytes = KEY,
     stream: DeviceStream | None = None,
     grammars: Grammars = NO_GRAMMARS,
@@ -117,7 +118,9 @@ def pair_of(
     fetches = PageFetches(
         sink, rows, facts[1], key, stream=stream or decode.runner.stream, stall_s=stall_s
     )
-    decode.engine.use_role(lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows))
+    decode.engine.use_role(
+        lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows, deadline_s=deadline_s)
+    )
     try:
         yield Pair(prefill, decode, board, server.port)
     finally:
