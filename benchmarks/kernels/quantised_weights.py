@@ -34,5 +34,5 @@ def random_codes(kind: CodeKind, size: int, depth: int, *, seed: int = 0) -> Qua
     groups = depth // _GROUP
     scales = (torch.rand(groups, size, generator=draw) * 1e-2).half()
     zeros = torch.randint(0, 16, (groups, size), generator=draw, dtype=torch.int32)
-    integers = torch.randint(0, 16, (size, depth), generator=draw, dtype=torch.int32)
-    return grouped_integers(integers, scales, zeros, bits=4, order=None)
+    codes = torch.randint(0, 256, (size, depth // 2), generator=draw, dtype=torch.uint8)
+    return grouped_integers(codes, depth, scales, zeros, bits=4, order=None)

@@ -20,10 +20,10 @@ from benchmarks.kernels.graph_clock import graph_us, random_bf16
 from benchmarks.kernels.quantised_weights import random_codes
 from benchmarks.kernels.sweep_linear import BODIES, COLD_BYTES, RESIDUAL
 from outrider.ops.linear import linear_triton as linear
-from outrider.ops.linear.any_weight import AnyWeight
+from outrider.ops.linear.kernel_weight import DeviceWeight, KernelWeight, kernel_weight
 from outrider.ops.linear.linear import FixedLinear
 from outrider.ops.linear.quantised_linear import QuantisedLinear
-from outrider.ops.linear.quantised_weight import CodeKind, QuantisedWeight
+from outrider.ops.linear.quantised_weight import CodeKind
 
 BODY = {name: size for name, size in BODIES["llama-8b"].items() if name != "scores"}
 BYTES_PER_S = 3.85e12  # the fastest read of weights by a GEMM on an H200
@@ -31,23 +31,23 @@ Dense = Literal["bf16"]
 ROWS = (1, 8, 32, 64, 128)
 
 
-def make_weight(kind: CodeKind | Dense, size: int, depth: int) -> AnyWeight:
+def make_weight(kind: CodeKind | Dense, size: int, depth: int) -> DeviceWeight:
     if kind == "bf16":
         return random_bf16(size, depth)
-    return random_codes(kind, size, depth).to(torch.device("cuda")).for_kernels()
+    return kernel_weight(random_codes(kind, size, depth).to(torch.device("cuda")))
 
 
-def copies_of(weight: AnyWeight) -> list[AnyWeight]:
+def copies_of(weight: DeviceWeight) -> list[DeviceWeight]:
     """So many that they do not fit in L2 together."""
     num = min(60, max(2, int(COLD_BYTES / weight.nbytes)))
-    if isinstance(weight, QuantisedWeight):
+    if isinstance(weight, KernelWeight):
         return [replace(weight, codes=weight.codes.clone()) for _ in range(num)]
     return [weight.clone() for _ in range(num)]
 
 
-def run_layer(name: str, weight: AnyWeight) -> Callable[..., torch.Tensor]:
+def run_layer(name: str, weight: DeviceWeight) -> Callable[..., torch.Tensor]:
     """What the engine calls for a linear of this name."""
-    if isinstance(weight, QuantisedWeight):
+    if isinstance(weight, KernelWeight):
         layer: QuantisedLinear | FixedLinear = QuantisedLinear(weight, FixedLinear)
     else:
         layer = FixedLinear(weight)
@@ -56,7 +56,7 @@ def run_layer(name: str, weight: AnyWeight) -> Callable[..., torch.Tensor]:
     return (lambda x, _: layer.swiglu(x)) if name == "gate" else (lambda x, _: layer(x))
 
 
-def time_linear(name: str, weights: list[AnyWeight], num_rows: int) -> float:
+def time_linear(name: str, weights: list[DeviceWeight], num_rows: int) -> float:
     """Microseconds of one product."""
     size, depth = weights[0].shape
     x, residual = random_bf16(num_rows, depth), random_bf16(num_rows, size)
@@ -77,7 +77,7 @@ def time_body(kind: CodeKind | Dense, rows: tuple[int, ...]) -> None:
         print(f"    {num:4} rows {us / 1e3:8.4f} ms  {us / floor_us:5.2f}x floor", flush=True)
 
 
-def tiles_of(weight: QuantisedWeight, num_rows: int) -> Iterator[linear.LinearTile]:
+def tiles_of(weight: KernelWeight, num_rows: int) -> Iterator[linear.LinearTile]:
     chosen = linear.choose_quantised_tile(num_rows, weight, 2)
     yield chosen
     depths = (chosen.depth,) if weight.has_nibbles else (64, 128, 256)
@@ -91,7 +91,7 @@ def sweep(kind: CodeKind, name: str, num_rows: int) -> None:
     """The best tiles of one product."""
     weights = copies_of(make_weight(kind, *BODY[name]))
     first = weights[0]
-    assert isinstance(first, QuantisedWeight)
+    assert isinstance(first, KernelWeight)
     x, residual = random_bf16(num_rows, first.inputs), random_bf16(num_rows, first.shape[0])
     timed = []
     for tile in dict.fromkeys(tiles_of(first, num_rows)):

@@ -24,6 +24,7 @@ from outrider.cli import (
 )
 from outrider.cli.config_file import with_config_file
 from outrider.cli.grouped_help import GroupedHelp
+from outrider.cli.peer_flags import take_peer_flags
 from outrider.cli.repeated_values import repeat_flags
 from outrider.errors import OutriderError
 
@@ -97,7 +98,7 @@ def _is_resumable(arguments: list[str]) -> bool:
 
 
 def _expand(arguments: list[str]) -> list[str]:
-    """The arguments, with the flags of a --config file."""
+    """The arguments, with the flags of a --config file, and flags of peers as ours."""
     group = cast(Any, typer.main.get_command(app))
     command = group.commands.get(arguments[0]) if arguments else None
     if command is None:
@@ -107,7 +108,8 @@ def _expand(arguments: list[str]) -> list[str]:
         for each in command.params
         for name in each.opts
     }
-    return repeat_flags(with_config_file(arguments, flags))
+    known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    return take_peer_flags(repeat_flags(with_config_file(arguments, flags)), known)
 
 
 def _as_given(arguments: list[str]) -> list[str]:

@@ -23,6 +23,7 @@ from outrider.config.lora_checks import check_lora, parse_module
 from outrider.config.parallel_checks import check_parallel
 from outrider.config.role_checks import check_role
 from outrider.errors import ConfigError
+from outrider.hub.pooling_config import parse_pooler
 
 if TYPE_CHECKING:
     from outrider.frontend.open_model import ModelChoice
@@ -65,6 +66,12 @@ class ServerFlags:
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"], _flag("Whether requests may set a priority.")
     ] = "fcfs"
+    pooler_config: Annotated[
+        str, _flag("How /v1/embeddings pools: JSON of vLLM; default: as the model's files say.")
+    ] = ""
+    is_embedding: Annotated[
+        bool, _flag("SGLang's, without effect: every model answers /v1/embeddings.")
+    ] = False
     enable_prompt_embeds: Annotated[bool, _flag("Let completions have prompt_embeds.")] = False
     enable_return_hidden_states: Annotated[
         bool, _flag("Let requests have return_hidden_states.")
@@ -104,6 +111,9 @@ class ServerFlags:
     disaggregation_bootstrap_port: Annotated[
         int, _flag("Port where a prefill server waits for decode servers.", least=1)
     ] = WHOLE_REQUESTS.port
+    disaggregation_host: Annotated[
+        str, _flag("Name or address by which decode servers reach a prefill server.")
+    ] = ""
     disaggregation_transfer_backend: Annotated[
         TransferBackend, _flag("What moves the KV of prompts between servers.")
     ] = WHOLE_REQUESTS.backend
@@ -128,6 +138,7 @@ class ServerFlags:
         return DisaggregationConfig(
             mode=self.disaggregation_mode,
             host=self.host,
+            advertised_host=self.disaggregation_host,
             port=self.disaggregation_bootstrap_port,
             backend=self.disaggregation_transfer_backend,
         )
@@ -214,7 +225,8 @@ def serve(
     _check_installation()
     settings = server_flags.settings(model_flags.model)
     settings.log.install("server")
-    _serve_model(model_flags.choice(), config, settings)
+    choice = replace(model_flags.choice(), pooler=parse_pooler(server_flags.pooler_config))
+    _serve_model(choice, config, settings)
 
 
 def _serve_model(choice: "ModelChoice", config: EngineConfig, settings: "ServeSettings") -> None:

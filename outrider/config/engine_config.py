@@ -84,10 +84,12 @@ class DisaggregationConfig:
 
     mode: RoleMode = "null"
     host: str = "127.0.0.1"  # where a prefill engine listens for decode engines
+    advertised_host: str = ""  # by which decode engines find it; empty: host, or its name
     port: int = 8998
     backend: TransferBackend = "nixl"
     lease_s: float = 30.0  # that offered KV waits for a sign of its reader
     stall_s: float = 5.0  # without an answer, after which a peer is given up
+    deadline_s: float = 300.0  # of a whole transfer, the prefill included; SGLang's time
 
 
 WHOLE_REQUESTS = DisaggregationConfig()

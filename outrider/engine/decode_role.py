@@ -4,6 +4,7 @@ A request whose KV does not come is computed here, like any other.
 """
 
 import logging
+import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
@@ -37,14 +38,18 @@ class Arrival:
     source: ArrivalSource
     tokens: tuple[int, ...]  # whose KV comes
     requests: list[Request] = field(default_factory=list)
+    began_s: float = field(default_factory=time.monotonic)
     is_void: bool = False  # the pages are not published, whatever comes
 
 
 class DecodeRole:
     """Owns the leases of pages that are being written, until nothing writes them any more."""
 
-    def __init__(self, cache: PrefixCache, fetches: KVFetches, *, ships_rows: bool) -> None:
+    def __init__(
+        self, cache: PrefixCache, fetches: KVFetches, *, ships_rows: bool, deadline_s: float
+    ) -> None:
         self._cache = cache
+        self._deadline_s = deadline_s  # of a whole transfer: then requests do not wait any more
         self._ships_rows = ships_rows  # a model with row state: KV comes for one request alone
         self._landed: list[Request] = []  # with KV and row state, and without a row yet
         self._fetches = fetches
@@ -119,6 +124,27 @@ class DecodeRole:
         for arrival in self._done:
             self._settle(arrival)
             yield from arrival.requests
+        for arrival in self._overdue:
+            yield from self._give_up_waiting(arrival)
+
+    @property
+    def _overdue(self) -> list[Arrival]:
+        oldest_s = time.monotonic() - self._deadline_s
+        return [
+            each for each in self._arrivals.values() if each.requests and each.began_s < oldest_s
+        ]
+
+    def _give_up_waiting(self, arrival: Arrival) -> list[Request]:
+        """The requests of a transfer that takes too long. Its pages are settled when it ends."""
+        requests, arrival.requests = arrival.requests, []
+        arrival.fetch.cancel()
+        self._total_failed += 1
+        _log.warning(
+            "the KV of room %s is computed here: it did not come within %g s",
+            arrival.source.order.room,
+            self._deadline_s,
+        )
+        return requests
 
     @property
     def _done(self) -> list[Arrival]:

@@ -152,8 +152,9 @@ class Engine:
 
     def check_adapter(self, adapter: Adapter) -> None:
         """Refuse an adapter that the target cannot run through."""
-        self._check_awake()
-        self._adapters.check(adapter)
+        if adapter.is_wanted:
+            self._check_awake()
+            self._adapters.check(adapter)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
         """Refuse a grammar that cannot be compiled; a new one starts to compile."""

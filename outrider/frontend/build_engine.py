@@ -68,7 +68,10 @@ def _build_with_role(plan: RankGroupPlan, on_progress: OnProgress) -> Engine:
         engine.use_role(lambda cache: PrefillRole(cache, offers, ships_rows=ships_rows))
     else:
         fetches = open_fetches(runner, facts, plan.folder, plan.config, home.settings)
-        engine.use_role(lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows))
+        deadline_s = plan.config.disaggregation.deadline_s
+        engine.use_role(
+            lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows, deadline_s=deadline_s)
+        )
     return engine
 
 

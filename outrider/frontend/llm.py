@@ -33,6 +33,7 @@ from outrider.frontend.llm_config import (
 from outrider.frontend.lora_request import LoRARequest, adapter_of, adapters_of_each
 from outrider.frontend.open_model import OpenedModel, open_model
 from outrider.frontend.outputs import RequestOutput, StreamDelta
+from outrider.frontend.pooling import READ_ONLY, EmbeddingRequestOutput, embedding_of, to_pool
 from outrider.frontend.prompts import (
     Message,
     Prompt,
@@ -172,7 +173,7 @@ class LLM:
             ),
         )
         opened = open_model(choose_model(str(model), flags), config, BarReporter())
-        self._engine = _open_engine(opened)
+        self._engine, self._pooling = _open_engine(opened), opened.pooling
         self.frontend = Frontend(self._engine, opened.tokenizer)
         self._defaults = override(SamplingParams(seed=seed), opened.sampling_defaults)
 
@@ -214,6 +215,16 @@ class LLM:
             lambda conversation: self.frontend.inputs.render(conversation, **variables),
         )
         return self._run(rendered, sampling_params, lora_request, use_tqdm=use_tqdm)
+
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], *, use_tqdm: bool = True
+    ) -> list[EmbeddingRequestOutput]:
+        """An embedding of each prompt, pooled as the model's files or `pooler_config` say."""
+        parsed = _each(list_prompts(prompts), parse_prompt)
+        prepared = _each(parsed, lambda each: self.frontend.inputs.prepare(each, READ_ONLY))
+        wanted = [to_pool(each, self._pooling) for each in prepared]
+        done = self._finish(wanted, use_tqdm=use_tqdm)
+        return [embedding_of(each, self._pooling) for each in done]
 
     def stream(
         self,
@@ -283,16 +294,20 @@ class LLM:
         adapters = adapters_of_each(lora_request, len(prompts))
         columns = zip(prompts, [seeded[id(each)] for each in params], adapters, strict=True)
         prepared = _each(list(columns), lambda row: self.frontend.inputs.prepare(*row))
-        outputs: dict[int, RequestOutput] = {}
+        return [each.output() for each in self._finish(prepared, use_tqdm=use_tqdm)]
+
+    def _finish(self, prepared: Sequence[PreparedRequest], *, use_tqdm: bool) -> list[RequestState]:
+        """Run requests to their ends; returns them in order."""
+        requests: dict[int, RequestState] = {}
         with batch_bar(len(prepared)) if use_tqdm else no_bar() as advance:
             for index, done in Feed(
                 self.frontend, enumerate(prepared), max_in_flight=MAX_IN_FLIGHT
             ):
                 if not isinstance(done, RequestState):
                     raise _named(done, index, len(prepared))
-                outputs[index] = done.output()
-                advance(outputs[index].usage.completion_tokens)
-        return [outputs[index] for index in range(len(prepared))]
+                requests[index] = done
+                advance(done.usage.completion_tokens)
+        return [requests[index] for index in range(len(prepared))]
 
 
 def _open_engine(opened: OpenedModel) -> AnyEngine:

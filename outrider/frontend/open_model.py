@@ -1,7 +1,9 @@
 """From the user's choice of a model to what an engine and its front end need, before torch."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from outrider.config.engine_config import EngineConfig
 from outrider.frontend.find_drafter import find_drafter
@@ -14,6 +16,7 @@ from outrider.frontend.tokenizer.open_tokenizer import (
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.hub.download_progress import Reporter
 from outrider.hub.generation_config import AUTO, SamplingDefaults, sampling_defaults
+from outrider.hub.pooling_config import PoolingConfig, read_pooling
 from outrider.hub.resolve_model import resolve_model
 
 
@@ -25,6 +28,7 @@ class ModelChoice:
     revision: str = ""  # of a model on the hub: a branch, a tag or a commit
     text: TokenizerChoice = MODELS_OWN
     generation_config: str = AUTO  # auto, vllm, or a folder
+    pooler: Mapping[str, Any] = field(default_factory=dict)  # vLLM's pooler config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,7 @@ class OpenedModel:
     tokenizer: Tokenizer | NoTokenizer
     config: EngineConfig  # with the drafter that was found
     sampling_defaults: SamplingDefaults
+    pooling: PoolingConfig  # how embeddings of texts are made
 
 
 def open_model(choice: ModelChoice, config: EngineConfig, reporter: Reporter) -> OpenedModel:
@@ -49,4 +54,5 @@ def open_model(choice: ModelChoice, config: EngineConfig, reporter: Reporter) ->
         sampling_defaults=sampling_defaults(
             folder, model=choice.model, source=choice.generation_config
         ),
+        pooling=read_pooling(folder, choice.pooler),
     )

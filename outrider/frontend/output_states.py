@@ -3,7 +3,7 @@
 from array import array
 from typing import TYPE_CHECKING
 
-from outrider.wire.hidden_states import HiddenStates, HiddenStatesMode
+from outrider.wire.hidden_states import HiddenStates, RowStatesMode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class OutputStates:
     """Owns the hidden states of one output: all of them, or the last."""
 
-    def __init__(self, mode: HiddenStatesMode) -> None:
+    def __init__(self, mode: RowStatesMode) -> None:
         self._mode = mode
         self.width = 0  # channels; known when the first ones come
         self.values = bytearray()  # [positions, width] float32

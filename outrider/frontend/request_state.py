@@ -21,7 +21,7 @@ from outrider.wire.adapter import NO_ADAPTER, Adapter
 from outrider.wire.draft_budget import Budget
 from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.failure import NO_FAILURE, RequestFailure
-from outrider.wire.hidden_states import HiddenStatesMode
+from outrider.wire.hidden_states import RowStatesMode
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
 from outrider.wire.submission import NOTHING_YET, FinishReason, Limits, RequestUpdate
@@ -77,7 +77,7 @@ class OutputState:
     """Owns the tokens, the text and the ending of one output."""
 
     def __init__(
-        self, text: StreamedText, rules: StopRules, states: HiddenStatesMode = "none"
+        self, text: StreamedText, rules: StopRules, states: RowStatesMode = "none"
     ) -> None:
         self._streamed = text
         self._rules = rules

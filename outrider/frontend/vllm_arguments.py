@@ -29,6 +29,7 @@ class OtherArguments(TypedDict, total=False):
     quantization: str | None  # "fp8" quantises the projections of a float folder at load
     kv_cache_dtype: str  # "fp8", "fp8_e4m3" or "fp8_e5m2": keys and values in one byte
     check_draft: bool  # at load, report a drafter that is useless with this model
+    pooler_config: Mapping[str, Any] | None  # how `embed` makes embeddings, in vLLM's words
     # names of flags
     max_context: int | None
     context_length: int | None
@@ -96,4 +97,5 @@ def choose_model(model: str, arguments: Mapping[str, Any]) -> ModelChoice:
             chat_template=arguments.get("chat_template") or "",
         ),
         generation_config=arguments.get("generation_config") or AUTO,
+        pooler=arguments.get("pooler_config") or {},
     )

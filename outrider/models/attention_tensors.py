@@ -6,13 +6,14 @@ from typing import Protocol
 import torch
 
 from outrider.models.adapters.adapter_bank import ReadRows, StackRows
-from outrider.models.decoder_tensors import QKV
+from outrider.models.decoder_tensors import FUSED_QKV, QKV
 from outrider.models.layers.attention_layer import (
     NoGate,
     SelfAttention,
     SigmoidGate,
     SplitProjection,
 )
+from outrider.models.layers.joint_head_norm import JointNormedLinear
 from outrider.models.layers.kv_scales import KVScales
 from outrider.models.layers.normed_linear import project_behind
 from outrider.models.model_config import AttentionConfig, ModelConfig
@@ -81,17 +82,30 @@ class AttentionLoader:
         )
 
     def _qkv(self) -> Linear:
-        names = [f"{self._prefix}{name}.weight" for name in QKV]
+        style = self._config.family.style
+        stored = (FUSED_QKV,) if style.has_fused_projections else QKV
+        names = [f"{self._prefix}{name}.weight" for name in stored]
         linear = self._reader.adaptable(names, self._stacked)
+        if style.has_joint_head_norm:
+            return JointNormedLinear(linear, self._joint_norm("q_norm"), self._joint_norm("k_norm"))
         if not self._config.family.has_qkv_bias:
             return linear
         return BiasedLinear(linear, self._stacked(self._reader.read, "bias"))
 
     def _stacked(self, read: ReadRows, part: str = "weight") -> torch.Tensor:
         def read_part(name: str) -> torch.Tensor:
-            return read(f"{self._prefix}{name}.{part}")
+            if not self._config.family.style.has_fused_projections:
+                return read(f"{self._prefix}{name}.{part}")
+            head_dim, heads = self._attention.head_dim, self._attention.heads
+            key = self._attention.kv_heads * head_dim
+            rows = read(f"{self._prefix}{FUSED_QKV}.{part}")
+            return torch.split(rows, [heads * head_dim, key, key])[QKV.index(name)]
 
         return stack_qkv(read_part, self._config, self._attention, self._rope)
+
+    def _joint_norm(self, name: str) -> Norm:
+        weight = self._reader.norm_weight(f"{self._prefix}{name}.weight")
+        return make_norm(weight, self._config.block.norm_eps)
 
     def _head_norm(self) -> HeadNorm:
         if not self._config.family.has_head_norm:

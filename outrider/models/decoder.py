@@ -125,6 +125,8 @@ class Decoder:
         self._parts = parts
         self._stack = stack_layers(parts.layers)
         self._min_rows = parts.head.min_rows
+        # Families with a factor round it to the type of the weights.
+        self._embedding_factor = float(torch.tensor(config.multipliers.embedding).to(self.dtype))
 
     @property
     def embedding(self) -> torch.Tensor:  # [vocab, hidden]
@@ -182,10 +184,7 @@ class Decoder:
         # Rows past num_query only give linear layers a faster size; attention never sees them.
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
         self.adapters.begin(queries.adapters, tokens.shape[0])
-        hidden_states = F.embedding(tokens, parts.embedding)
-        if plan.shape.has_embeds:
-            embeds, of_chunks = plan.embeds, slice(plan.shape.num_decode_query, num_query)
-            place_embeds_(hidden_states[of_chunks], embeds.vectors, embeds.is_embedded)
+        hidden_states = self._inputs(plan, tokens)
         aux_hidden_states = hidden_states.new_empty(num_query, self._aux_width(aux_layers))
         aux = AuxStates(layers=aux_layers.layers, out=aux_hidden_states)
         hidden_states = self._stack(
@@ -196,19 +195,31 @@ class Decoder:
             aux_hidden_states[:, -hidden_states.shape[1] :] = hidden_states
         return TargetOutput(hidden_states=hidden_states, aux_hidden_states=aux_hidden_states)
 
+    def _inputs(self, plan: StepPlan, tokens: torch.Tensor) -> torch.Tensor:  # [n] -> [n, hidden]
+        """The input of the first layer: embeddings of tokens, or those that requests brought."""
+        multipliers, shape = self.config.multipliers, plan.shape
+        hidden_states = F.embedding(tokens, self._parts.embedding)
+        if self._embedding_factor != 1.0:
+            hidden_states = hidden_states * self._embedding_factor
+        if shape.has_embeds:
+            embeds = plan.embeds
+            of_chunks = slice(shape.num_decode_query, plan.queries.tokens.shape[0])
+            place_embeds_(hidden_states[of_chunks], embeds.vectors, embeds.is_embedded)
+        return hidden_states if multipliers.inputs == 1.0 else hidden_states * multipliers.inputs
+
     def _aux_width(self, aux_layers: AuxLayers) -> int:
         return (len(aux_layers.layers) + aux_layers.final) * self.config.block.hidden
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Logits of the whole vocabulary before logits processing; see `widen_logits`."""
         scores = self._parts.head(self._padded(hidden_states))
-        return widen_logits(scores[: hidden_states.shape[0]])
+        return self.config.multipliers.of_logits(widen_logits(scores[: hidden_states.shape[0]]))
 
     def own_logits(self, hidden_states: torch.Tensor) -> OwnLogits:  # [n, hidden]
         """Those of the tokens that this rank scores."""
         own = own_logits(self._parts.head, self._padded(hidden_states))
         scores = widen_logits(own.scores[: hidden_states.shape[0]])
-        return OwnLogits(scores=scores, first=own.first)
+        return OwnLogits(scores=self.config.multipliers.of_logits(scores), first=own.first)
 
     def _padded(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return pad_rows(hidden_states, max(hidden_states.shape[0], self._min_rows))

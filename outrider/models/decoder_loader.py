@@ -28,6 +28,7 @@ from outrider.models.decoder import Decoder, DecoderLayer, DecoderParts
 from outrider.models.decoder_check import check_tensors, own_names
 from outrider.models.decoder_tensors import (
     EMBEDDING,
+    FUSED_GATE_UP,
     HEAD,
     RECURRENT,
     ROUTER_BIAS,
@@ -45,15 +46,16 @@ from outrider.models.expert_tensors import (
 )
 from outrider.models.expert_weights import read_experts
 from outrider.models.latent_tensors import load_latent_attention
+from outrider.models.layers.adjusted_layers import AdjustedAttention, AdjustedFeed, Scaled
 from outrider.models.layers.attention_layer import Attention
 from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import Gate, SharedGate, gate_of
-from outrider.models.layers.kv_scales import NO_SCALES, HeadScales, KVScales
+from outrider.models.layers.kv_scales import KVScales
 from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.normed_linear import gate_behind
 from outrider.models.layers.reduced_layers import ReducedAttention, ReducedFeed
-from outrider.models.layers.rotary_embedding import RotaryEmbedding
+from outrider.models.layers.rotary_embedding import make_rotaries
 from outrider.models.layers.router import TopKRouter
 from outrider.models.model_config import (
     AttentionConfig,
@@ -62,7 +64,7 @@ from outrider.models.model_config import (
     read_config,
 )
 from outrider.models.norm_tensors import norm_weight
-from outrider.models.quantised.stored_kv_scales import find_kv_scales
+from outrider.models.quantised.stored_kv_scales import find_kv_scales, scales_of_heads
 from outrider.models.rank_share import decoder_cuts, share_of
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
@@ -80,7 +82,7 @@ from outrider.ops.linear.choose_linear import (
 )
 from outrider.ops.linear.linear import Linear
 from outrider.ops.moe.experts import make_experts
-from outrider.ops.norm_rope.rms_norm import Norm, make_norm
+from outrider.ops.norm_rope.rms_norm import Norm, NormLater, make_norm
 
 _log = logging.getLogger(__name__)
 
@@ -160,11 +162,6 @@ def build_block(
     return builder.block(layer)
 
 
-def _can_hold_experts(dtype: WeightType, device: torch.device) -> bool:
-    """Whether the expert kernels support this weight type on this device."""
-    return not is_computed_in_float32(dtype, device)
-
-
 class _Builder:
     """Makes the parts of one decoder from its tensors."""
 
@@ -191,7 +188,7 @@ class _Builder:
         self._dtype = computed_dtype(dtype, device)
         self._device = device
         self.adapters: AdapterWeights = NO_ADAPTERS
-        if isinstance(config.experts, ExpertsConfig) and not _can_hold_experts(dtype, device):
+        if isinstance(config.experts, ExpertsConfig) and is_computed_in_float32(dtype, device):
             raise ConfigError(
                 f"experts cannot be stored as {dtype} on {device.type}; use --dtype bfloat16 or "
                 "float32"
@@ -217,33 +214,22 @@ class _Builder:
         whole = self._model.attention
         assert isinstance(whole, AttentionConfig), "latents have no such scales"
         found = find_kv_scales(self._stored_scales, prefix, whole.kv_heads)
-        if found is None:
-            return NO_SCALES
         cut, dim = self._cuts.cut(prefix + "k_proj.weight"), whole.head_dim
         heads = cut.of(torch.arange(whole.kv_heads * dim))[::dim] // dim  # of this rank
-        return HeadScales.make(
-            found.keys[heads],
-            found.values[heads],
-            group=attention.heads // attention.kv_heads,
-            dtype=self._dtype,
-            device=self._device,
-        )
+        group = attention.heads // attention.kv_heads
+        return scales_of_heads(found, heads, group, dtype=self._dtype, device=self._device)
 
     def build(self) -> Decoder:
-        config = self._config
-        embedding = self._embedding()
+        config, embedding = self._config, self._embedding()
         # Before the layers: a tied head is packed while the embedding is resident anyway.
         head = self._head(embedding)
         parts = DecoderParts(
             embedding=embedding,
-            rotaries=tuple(
-                RotaryEmbedding(
-                    rope,
-                    head_dim=config.attention.rotary_dim,
-                    dtype=self._dtype,
-                    device=self._device,
-                )
-                for rope in config.pattern.different_ropes
+            rotaries=make_rotaries(
+                config.pattern.different_ropes,
+                head_dim=config.attention.rotary_dim,
+                dtype=self._dtype,
+                device=self._device,
             ),
             layers=tuple(self.block(index) for index in range(config.num_layers)),
             norm=self._norm("model.norm.weight"),
@@ -257,6 +243,13 @@ class _Builder:
         if self._ranks.size > 1:
             attention = ReducedAttention(attention, self._ranks)
             mlp = ReducedFeed(mlp, self._ranks)
+        norms, residual = self._config.family.style.norms, self._config.multipliers.residual
+        if norms.after_attention:
+            attention = AdjustedAttention(attention, self._layer_norm(index, norms.after_attention))
+            mlp = AdjustedFeed(mlp, self._layer_norm(index, norms.after_feed))
+        if residual != 1.0:
+            attention = AdjustedAttention(attention, Scaled(residual))
+            mlp = AdjustedFeed(mlp, Scaled(residual))
         return DecoderLayer(
             attention_norm=attention_norm,
             attention=attention,
@@ -268,7 +261,8 @@ class _Builder:
     def _attention(self, index: int) -> tuple[Norm, Attention]:
         recurrence, config = self._config.recurrence, self._config.attention
         layer = layer_prefix(index)
-        norm, prefix = self._norm(layer + "input_layernorm.weight"), layer + "self_attn."
+        prefix = layer + "self_attn."
+        norm = self._layer_norm(index, self._config.family.style.norms.before_attention)
         if isinstance(recurrence, Recurrence) and index in recurrence.layers:
             projections = self._config.family.recurrent_projections
             eps = self._config.block.norm_eps
@@ -283,18 +277,23 @@ class _Builder:
 
     def _feed(self, index: int, *, are_stacked: bool) -> tuple[Norm, FeedForward]:
         layer, experts = layer_prefix(index), self._config.experts_at(index)
-        norm = self._norm(layer + "post_attention_layernorm.weight")
+        style = self._config.family.style
+        norm = self._layer_norm(index, style.norms.before_feed)
         if isinstance(experts, ExpertsConfig):
             tensors = expert_tensors(self._config, experts, are_stacked=are_stacked)
             return norm, self._mixture(layer, experts, tensors)
-        norm, gate = gate_behind(norm, self._gate(layer + "mlp."))
+        gate = self._gate(layer + "mlp.")
+        if style.norms.before_feed:
+            norm, gate = gate_behind(norm, gate)
         return norm, Mlp(gate=gate, down=self.linear(layer + "mlp.down_proj.weight"))
 
     def _dense(self, block: str) -> Mlp:
         return Mlp(gate=self._gate(block), down=self.linear(block + "down_proj.weight"))
 
     def _gate(self, block: str) -> Gate:
-        return gate_of(self.linear(block + "gate_proj.weight", block + "up_proj.weight"))
+        style, names = self._config.family.style, ("gate_proj.weight", "up_proj.weight")
+        stored = (FUSED_GATE_UP,) if style.has_fused_projections else names
+        return gate_of(self.linear(*(block + name for name in stored)), style.activation)
 
     def _mixture(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> MoeMlp:
         held = held_experts(config.num, self._ranks)
@@ -332,6 +331,12 @@ class _Builder:
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
+
+    def _layer_norm(self, index: int, name: str) -> Norm:
+        """A norm of a layer; none where its family has no name for it."""
+        if not name:
+            return NormLater(torch.empty(0, device=self._device))
+        return self._norm(f"{layer_prefix(index)}{name}.weight")
 
     def _norm(self, name: str) -> Norm:
         return make_norm(self.norm_weight(name), self._config.block.norm_eps)

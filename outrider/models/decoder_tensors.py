@@ -19,6 +19,8 @@ from outrider.models.registry import ExpertFamily
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 QKV = ("q_proj", "k_proj", "v_proj")
+FUSED_QKV = "qkv_proj"
+FUSED_GATE_UP = "gate_up_proj.weight"
 ROUTER_BIAS = "mlp.gate.e_score_correction_bias"
 SHARED_GATE = "mlp.shared_expert_gate.weight"
 RECURRENT = "linear_attn."
@@ -52,13 +54,25 @@ def stacked_parts(config: ModelConfig, name: str) -> tuple[int, ...]:
         return (recurrence.keys, recurrence.keys, recurrence.values)
     if isinstance(experts, ExpertsConfig) and name.endswith(STACKED_GATE_UP):
         return (experts.intermediate, experts.intermediate)
+    if config.family.style.has_fused_projections:
+        return _fused_parts(config, name)
+    return ()
+
+
+def _fused_parts(config: ModelConfig, name: str) -> tuple[int, ...]:
+    attention = config.plain_attention
+    key = attention.kv_heads * attention.head_dim
+    if name.endswith(f"{FUSED_QKV}.weight"):
+        return (attention.heads * attention.head_dim, key, key)
+    if name.endswith(FUSED_GATE_UP):
+        return (config.block.intermediate, config.block.intermediate)
     return ()
 
 
 def _attention_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     attention, hidden, family = config.attention, config.block.hidden, config.family
-    yield "input_layernorm.weight", (hidden,)
-    yield "post_attention_layernorm.weight", (hidden,)
+    for norm in family.style.norms.stored:
+        yield f"{norm}.weight", (hidden,)
     recurrence = config.recurrence
     if isinstance(recurrence, Recurrence) and layer in recurrence.layers:
         for name, shape in recurrent_shapes(recurrence, hidden, family.recurrent_projections):
@@ -70,10 +84,16 @@ def _attention_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tu
         return
     query, key = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
     query_rows = 2 * query if family.has_output_gate else query
-    for name, rows in zip(QKV, (query_rows, key, key), strict=True):
+    projections = zip(QKV, (query_rows, key, key), strict=True)
+    if family.style.has_fused_projections:
+        projections = zip((FUSED_QKV,), (query + 2 * key,), strict=True)
+    for name, rows in projections:
         yield f"self_attn.{name}.weight", (rows, hidden)
         if family.has_qkv_bias:
             yield f"self_attn.{name}.bias", (rows,)
+    if family.style.has_joint_head_norm:
+        yield "self_attn.q_norm.weight", (query,)
+        yield "self_attn.k_norm.weight", (key,)
     if family.has_head_norm:
         yield "self_attn.q_norm.weight", (attention.head_dim,)
         yield "self_attn.k_norm.weight", (attention.head_dim,)
@@ -93,6 +113,10 @@ def _feed_shapes(
             yield from _dense_shapes(expert_family(config).names.shared, hidden, experts.shared)
         if experts.has_shared_gate:
             yield SHARED_GATE, (1, hidden)
+        return
+    if config.family.style.has_fused_projections:
+        yield f"mlp.{FUSED_GATE_UP}", (2 * wide, hidden)
+        yield "mlp.down_proj.weight", (hidden, wide)
         return
     yield from _dense_shapes("mlp.", hidden, wide)
 

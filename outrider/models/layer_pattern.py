@@ -4,12 +4,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from outrider.errors import ConfigError
-from outrider.models.config_fields import read_list, read_size, read_size_or
+from outrider.models.config_fields import (
+    read_list,
+    read_number_or,
+    read_object,
+    read_real_or,
+    read_size,
+    read_size_or,
+)
 from outrider.models.registry import Family
-from outrider.models.rope_config import RopeConfig, parse_rope
+from outrider.models.rope_config import NO_ROPE, RopeConfig, parse_rope
 from outrider.ops.attention.attention_rule import WHOLE_TEXT
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_MAX_WINDOW_LAYERS = 28  # where Qwen configs do not have the field
+_ROPE_FIELDS = ("rope_theta", "rope_scaling", "rope_parameters")
 _LAYER_TYPES = (_FULL, _SLIDING, "linear_attention")
 
 
@@ -49,11 +58,49 @@ def parse_pattern(
             f"config.json gives layers of {family.name} a sliding_window, which is not supported; "
             "use another model"
         )
-    rope = parse_rope(fields, max_context, family)
+    by_type = _ropes(fields, family, max_context)
+    has_rope = _rope_flags(fields, family, num_layers)
     return LayerPattern(
         windows=tuple(window if kind == _SLIDING else WHOLE_TEXT for kind in types),
-        ropes=(rope,) * num_layers,
+        ropes=tuple(
+            by_type.get(kind, by_type[_FULL]) if is_rotated else NO_ROPE
+            for kind, is_rotated in zip(types, has_rope, strict=True)
+        ),
     )
+
+
+def _ropes(fields: dict[str, Any], family: Family, max_context: int) -> dict[str, RopeConfig]:
+    """The rope of each kind of layer. Layers with windows have no scaling in the older form."""
+    local = family.ropes.local_theta
+    if not local:
+        return {_FULL: parse_rope(fields, max_context, family)}
+    stored = read_object(fields, "rope_parameters")
+    if _FULL not in stored and _SLIDING not in stored:
+        theta = read_real_or(fields, "rope_local_base_freq", local)
+        stored = {_FULL: stored, _SLIDING: {"rope_theta": theta}}
+    plain = {key: value for key, value in fields.items() if key not in _ROPE_FIELDS}
+    full = fields | {"rope_parameters": read_object(stored, _FULL) or None}
+    sliding = plain | {"rope_parameters": {"rope_theta": local} | read_object(stored, _SLIDING)}
+    return {
+        _FULL: parse_rope(full, max_context, family),
+        _SLIDING: parse_rope(sliding, max_context, family),
+    }
+
+
+def _rope_flags(fields: dict[str, Any], family: Family, num_layers: int) -> list[bool]:
+    """Which layers have a rope. SmolLM3 lists them; usually every fourth has none."""
+    if not family.ropes.is_listed:
+        return [True] * num_layers
+    flags = read_list(fields, "no_rope_layers")
+    if not flags:
+        interval = read_size_or(fields, "no_rope_layer_interval", 4)
+        return [(layer + 1) % interval != 0 for layer in range(num_layers)]
+    if len(flags) != num_layers or any(flag not in (0, 1) for flag in flags):
+        raise ConfigError(
+            f"config.json needs 0 or 1 for each of the {num_layers} layers in no_rope_layers, got "
+            f"{flags}; fix the field"
+        )
+    return [bool(flag) for flag in flags]
 
 
 def _layer_types(fields: dict[str, Any], family: Family, num_layers: int) -> list[str]:
@@ -61,7 +108,7 @@ def _layer_types(fields: dict[str, Any], family: Family, num_layers: int) -> lis
     types = read_list(fields, "layer_types")
     if not types:
         return _usual_types(fields, family, num_layers)
-    if len(types) != num_layers or not set(types) <= set(_LAYER_TYPES):
+    if len(types) != num_layers or any(kind not in _LAYER_TYPES for kind in types):
         raise ConfigError(
             f"config.json needs one of {', '.join(_LAYER_TYPES)} for each of the {num_layers} "
             f"layers in layer_types, got {types}; fix the field, or use another model"
@@ -74,15 +121,18 @@ def _usual_types(fields: dict[str, Any], family: Family, num_layers: int) -> lis
     has_window = fields.get("sliding_window", style.usual) is not None
     if not has_window or not fields.get("use_sliding_window", not style.has_switch):
         return [_FULL] * num_layers
-    first = read_size_or(fields, "max_window_layers", _MAX_WINDOW_LAYERS) if style.has_switch else 0
+    if family.ropes.is_listed:  # its windows follow the list of ropes in transformers
+        raise ConfigError(
+            f"config.json of {family.name} has a sliding_window and no layer_types; add layer_types"
+        )
+    first = 0
+    if style.has_switch:
+        first = read_number_or(fields, "max_window_layers", _MAX_WINDOW_LAYERS)
     period = read_size_or(fields, "sliding_window_pattern", style.period) if style.period else 0
     return [
         _FULL if layer < first or (period and (layer + 1) % period == 0) else _SLIDING
         for layer in range(num_layers)
     ]
-
-
-_MAX_WINDOW_LAYERS = 28  # where Qwen configs do not have the field
 
 
 def _window(fields: dict[str, Any], family: Family) -> int:

@@ -15,21 +15,23 @@ from outrider.models.config_fields import (
 )
 from outrider.models.expert_config import ExpertsConfig, NoExperts, parse_experts
 from outrider.models.layer_pattern import LayerPattern, parse_pattern
+from outrider.models.multipliers import Multipliers, parse_multipliers
 from outrider.models.quantised.quantisation import parse_quantisation
 from outrider.models.recurrent.recurrence import NO_RECURRENCE, NoRecurrence, Recurrence
 from outrider.models.recurrent.recurrent_config import parse_recurrence
-from outrider.models.registry import ExpertFamily, Family, family_of
+from outrider.models.registry import ExpertFamily, Family, LayerStyle, family_of
 from outrider.models.rope_config import RopeConfig, check_pairs
 from outrider.ops.attention.attention_rule import WHOLE_TEXT, AttentionRule
 
 # Fields that would change the computation, and the values that the decoder supports.
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
     "attention_bias": (False,),
     "mlp_bias": (False,),
     "use_bidirectional_attention": (False, None),
     "partial_rotary_factor": (1.0,),
 }
+
+_ACTIVATIONS = {"silu": ("silu",), "gelu": ("gelu_pytorch_tanh",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,7 @@ class ModelConfig:
     block: BlockConfig
     attention: AnyAttention
     pattern: LayerPattern
+    multipliers: Multipliers
     experts: ExpertsConfig | NoExperts
     recurrence: Recurrence | NoRecurrence = NO_RECURRENCE
 
@@ -143,10 +146,13 @@ class ModelConfig:
 
     def check_like_llama(self, use: str) -> None:
         """Refuse layers that only the decoder computes, for other code that reads the weights."""
-        if min(self.pattern.windows) < self.max_context:
+        is_mixed = min(self.pattern.windows) < self.max_context or len(set(self.pattern.ropes)) > 1
+        plain = Multipliers(attention=self.attention.width**-0.5)
+        if is_mixed or self.family.style != LayerStyle() or self.multipliers != plain:
             raise ConfigError(
-                f"{use} computes layers over whole texts, and this model has a sliding window of "
-                f"{min(self.pattern.windows)} tokens; use a model without sliding windows"
+                f"{use} computes layers like those of a Llama, and layers of {self.family.name} "
+                "differ in sliding windows, ropes, norms, activation or multipliers; use another "
+                "model"
             )
 
     @property
@@ -167,8 +173,12 @@ class ModelConfig:
 
     def rule_at(self, layer: int) -> AttentionRule:
         """How one layer with keys and values scores them, and which it sees."""
-        scale = self.attention.width**-0.5
-        return AttentionRule(scale=scale, window=self.pattern.window_at(layer))
+        multipliers = self.multipliers
+        return AttentionRule(
+            scale=multipliers.attention,
+            window=self.pattern.window_at(layer),
+            soft_cap=multipliers.score_cap,
+        )
 
     def experts_at(self, layer: int) -> ExpertsConfig | NoExperts:
         """The experts of one layer."""
@@ -202,7 +212,8 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
         num_layers=num_layers,
         vocab_size=read_size(fields, "vocab_size"),
         max_context=max_context,
-        is_tied=bool(fields.get("tie_word_embeddings", False)),
+        is_tied=bool(fields.get("tie_word_embeddings", family.is_usually_tied))
+        or not family.has_output_layer,
         block=BlockConfig(
             hidden=read_size(fields, "hidden_size"),
             intermediate=_dense_width(fields, family),
@@ -210,6 +221,9 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
         ),
         attention=attention,
         pattern=pattern,
+        multipliers=parse_multipliers(
+            fields, family, head_dim=attention.width, hidden=read_size(fields, "hidden_size")
+        ),
         experts=_experts(fields, family, num_layers),
         recurrence=_recurrence(fields, family, num_layers),
     )
@@ -266,7 +280,9 @@ def architecture_of(fields: dict[str, Any]) -> str:
 
 def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
     parse_quantisation(fields.get("quantization_config"))
-    for key, allowed in _UNSUPPORTED_UNLESS.items():
+    activations = _ACTIVATIONS[family.style.activation]
+    only = {"hidden_act": activations, "hidden_activation": (*activations, None)}
+    for key, allowed in (_UNSUPPORTED_UNLESS | only).items():
         if key == "attention_bias" and family.has_qkv_bias:
             continue  # some config files of such families set it, some do not
         if key == "partial_rotary_factor" and family.rotary_share != 1.0:

@@ -53,6 +53,34 @@ class DenseFamily:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NormNames:
+    """Where a layer has norms, and how their tensors are called. Empty: there is none."""
+
+    before_attention: str = "input_layernorm"
+    after_attention: str = ""  # of the output, before it is added to the stream
+    before_feed: str = "post_attention_layernorm"
+    after_feed: str = ""
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        names = (self.before_attention, self.after_attention, self.before_feed, self.after_feed)
+        return tuple(name for name in names if name)
+
+
+Activation = Literal["silu", "gelu"]  # gelu: its approximation by a hyperbolic tangent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerStyle:
+    """In what the layers of a family differ from those of a Llama, besides attention."""
+
+    norms: NormNames = NormNames()
+    activation: Activation = "silu"
+    has_joint_head_norm: bool = False  # queries and keys are normalised over all heads at once
+    has_fused_projections: bool = False  # stored: qkv_proj and gate_up_proj
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStyle:
     """Which layers have a sliding window where config.json has no `layer_types`."""
 
@@ -61,6 +89,15 @@ class WindowStyle:
     has_switch: bool = False  # `use_sliding_window` decides, for layers from `max_window_layers` on
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeStyle:
+    """In what the rotary embeddings of single layers differ."""
+
+    local_theta: float = 0.0  # of layers with windows, if they have a rope of their own; 0: no
+    is_listed: bool = False  # `no_rope_layers` has 0 for layers without rope
+
+
+Scaling = Literal["none", "gemma", "granite"]  # which fields of config.json have multipliers
 RecurrentProjections = Literal["none", "fused", "apart"]  # tensors: Qwen3-Next two, Qwen3.5 four
 
 
@@ -75,7 +112,12 @@ class Family:
     has_output_gate: bool = False  # every query head has a gate for its output
     has_zero_centred_norms: bool = False  # norms are stored as their distance from one
     has_latents: bool = False  # a token stores one vector for all heads
+    is_usually_tied: bool = False  # where config.json does not say
+    style: LayerStyle = LayerStyle()
     windows: WindowStyle = WindowStyle()
+    ropes: RopeStyle = RopeStyle()
+    multipliers: Scaling = "none"
+    usual_caps: tuple[float, float] = (0.0, 0.0)  # of scores and logits; 0: none
     theta: float = 10000.0  # the base frequency where config.json has none
     rotary_share: float = 1.0  # of a head that is rotated where config.json has no share; 1: always
     recurrent_projections: RecurrentProjections = (
@@ -84,12 +126,58 @@ class Family:
     experts: ExpertFamily | DenseFamily = DenseFamily()
     modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
     nesting: Nesting = FLAT  # prefixes of fields and tensors
+    has_output_layer: bool = True  # False: the embedding is used for logits, too
 
 
 # Mistral-7B-v0.1 has this window. Later models write `"sliding_window": null`. A file without the
 # field means the default of the class, as everywhere else: 4096 in transformers since v0.1.
 _MISTRAL_WINDOWS = WindowStyle(usual=4096)
 _QWEN_WINDOWS = WindowStyle(usual=4096, has_switch=True)
+
+_GEMMA2 = Family(
+    name="gemma2",
+    has_zero_centred_norms=True,
+    is_usually_tied=True,
+    style=LayerStyle(
+        norms=NormNames(
+            after_attention="post_attention_layernorm",
+            before_feed="pre_feedforward_layernorm",
+            after_feed="post_feedforward_layernorm",
+        ),
+        activation="gelu",
+    ),
+    windows=WindowStyle(usual=4096, period=2),
+    multipliers="gemma",
+    usual_caps=(50.0, 30.0),
+)
+_GEMMA3 = replace(
+    _GEMMA2,
+    name="gemma3",
+    has_head_norm=True,
+    windows=WindowStyle(usual=4096, period=6),
+    ropes=RopeStyle(local_theta=10000.0),
+    theta=1e6,
+    usual_caps=(0.0, 0.0),
+)
+_OLMO2 = Family(
+    name="olmo2",
+    style=LayerStyle(
+        norms=NormNames(
+            before_attention="",
+            after_attention="post_attention_layernorm",
+            before_feed="",
+            after_feed="post_feedforward_layernorm",
+        ),
+        has_joint_head_norm=True,
+    ),
+)
+_OLMO3 = replace(
+    _OLMO2,
+    name="olmo3",
+    windows=WindowStyle(usual=4096, period=4),
+    ropes=RopeStyle(local_theta=500000.0),
+    theta=500000.0,
+)
 
 _MIXTRAL = ExpertFamily(
     counts=("num_local_experts",),
@@ -165,11 +253,17 @@ FAMILIES = {
         experts=_GLM4_MOE,
         modules=GLM4_MOE,
     ),
+    "Gemma2ForCausalLM": _GEMMA2,
+    "Gemma3ForCausalLM": _GEMMA3,
+    "GraniteForCausalLM": Family(name="granite", multipliers="granite"),
     "LlamaForCausalLM": Family(name="llama"),
     "MinistralForCausalLM": Family(name="ministral", windows=_MISTRAL_WINDOWS),
     "MistralForCausalLM": Family(name="mistral", windows=_MISTRAL_WINDOWS),
     "MiMoForCausalLM": Family(name="mimo", has_qkv_bias=True, windows=_QWEN_WINDOWS, modules=MIMO),
     "MixtralForCausalLM": Family(name="mixtral", theta=1e6, experts=_MIXTRAL),
+    "Olmo2ForCausalLM": _OLMO2,
+    "Olmo3ForCausalLM": _OLMO3,
+    "Phi3ForCausalLM": Family(name="phi3", style=LayerStyle(has_fused_projections=True)),
     "Qwen2ForCausalLM": Family(name="qwen2", has_qkv_bias=True, windows=_QWEN_WINDOWS),
     "Qwen3ForCausalLM": Family(name="qwen3", has_head_norm=True, windows=_QWEN_WINDOWS),
     "Qwen3MoeForCausalLM": Family(
@@ -180,6 +274,13 @@ FAMILIES = {
     "Qwen3_5ForConditionalGeneration": replace(_QWEN3_5, nesting=_WITH_PICTURES),
     "Qwen3_5MoeForCausalLM": replace(_QWEN3_5_MOE, nesting=_OUT_OF_PICTURES),
     "Qwen3_5MoeForConditionalGeneration": replace(_QWEN3_5_MOE, nesting=_WITH_PICTURES),
+    "SmolLM3ForCausalLM": Family(
+        name="smollm3",
+        is_usually_tied=True,
+        windows=WindowStyle(has_switch=True),
+        ropes=RopeStyle(is_listed=True),
+        theta=2e6,
+    ),
 }
 DEEPSEEK_V4 = "DeepseekV4ForCausalLM"
 
@@ -199,6 +300,9 @@ def family_of(architecture: str) -> Family:
             f"{architecture} is supported as a target alone: its decoder is its own, and neither "
             f"drafts, scores texts nor takes heads; use one of {', '.join(usual)}"
         )
+    whole = architecture.removesuffix("Model") + "ForCausalLM"
+    if architecture.endswith("Model") and whole in FAMILIES:  # transformers' name of the body alone
+        return replace(FAMILIES[whole], has_output_layer=False)
     if architecture not in FAMILIES:
         names = ", ".join((*FAMILIES, DEEPSEEK_V4))
         raise ConfigError(f"the architecture {architecture} is not supported; use one of {names}")

@@ -1,6 +1,6 @@
 """The text model in a folder with more parts: its fields and its tensor names."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,10 @@ class Nesting:
     others: tuple[str, ...] = ()  # prefixes of tensors of parts that are not loaded
     is_optional: bool = False  # the tensors may also be stored under our names
 
-    def as_found(self, stored: Iterable[str]) -> "Nesting":
+    def as_found(self, stored: Collection[str]) -> "Nesting":
         """The nesting that these stored names have."""
+        if self == FLAT and _WITHOUT_PREFIX in stored:
+            return _BARE
         if self.is_optional and not any(name.startswith(self.stored) for name in stored):
             return FLAT
         return self
@@ -56,3 +58,6 @@ class Nesting:
 
 
 FLAT = Nesting()
+# Embedding models are saved without an output layer, and then without its neighbour's prefix.
+_BARE = Nesting(ours="model.", stored="")
+_WITHOUT_PREFIX = "embed_tokens.weight"

@@ -5,11 +5,14 @@ remainder depends on how many elements there are, and on how threads share them.
 division have no such difference (measured: docs/lab/log.md).
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 
 _VECTOR = 32  # elements that torch computes at a time; 16 without AVX-512
 _SHARE = 32768  # elements that torch gives to a thread at least
+_GELU = -2.0 * math.sqrt(2.0 / math.pi)
 _LINEAR_FROM = 20.0  # above this softplus is its input
 
 
@@ -31,6 +34,14 @@ def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:
     """cap * tanh(x / cap), the same formula as in the attention kernels."""
     doubled = (x * (2.0 / cap)).exp()
     return cap - (2.0 * cap) / doubled.add_(1.0)
+
+
+def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    """GELU with its approximation by a hyperbolic tangent: x * sigmoid(y), y a cubic of x."""
+    if _has_one_formula(x):
+        return F.gelu(x, approximate="tanh")
+    cubic = x * x * x * 0.044715 + x
+    return x / torch.exp(cubic * _GELU).add_(1.0)
 
 
 def silu(x: torch.Tensor) -> torch.Tensor:  # [..., n] both

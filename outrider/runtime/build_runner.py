@@ -210,20 +210,15 @@ def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: 
         weight_bytes=loaded.weight_bytes,
         kv_bytes=num_pages * page_bytes,
     )
+    activations = str(loaded.layout.dtype).removeprefix("torch.")
     return MemoryFacts(
         weight_bytes=loaded.weight_bytes,
         page_bytes=page_bytes,
         num_pages=num_pages,
         tp_size=loaded.ranks.size,
         ranks=(own,),
-        kv_dtype=_kv_name(loaded, settings),
+        kv_dtype=activations if settings.kv_dtype == "auto" else settings.kv_dtype,
     )
-
-
-def _kv_name(loaded: _Loaded, settings: Settings) -> str:
-    if settings.kv_dtype != "auto":
-        return settings.kv_dtype
-    return str(loaded.layout.dtype).removeprefix("torch.")
 
 
 def _draft_facts(draft: DraftKind, buckets: Buckets) -> DraftFacts:
@@ -359,12 +354,7 @@ def _planner(
         table=program.state.rows,
         buckets=buckets,
         largest=room.largest,
-        embeds=EmbedsBuffer(
-            arena,
-            most_tokens=room.largest.chunk.tokens,
-            hidden_size=embedding.shape[1],
-            dtype=embedding.dtype,
-        ),
+        embeds=EmbedsBuffer(arena, embedding, most_tokens=room.largest.chunk.tokens),
     )
 
 

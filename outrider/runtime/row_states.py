@@ -49,12 +49,14 @@ def _of_chunks(
     batch: ScheduledBatch,
     samplings: Sequence[RowSampling],
 ) -> Iterator[HiddenStates]:
-    """Those of the whole chunk, or of the token that ends the prompt."""
+    """Those of the whole chunk, their sum, or that of the token that ends the prompt."""
     has_all, place = shape.sampling_flags.hidden_states == ALL_STATES, 0
     for chunk, sampling in zip(batch.chunks, samplings, strict=True):
         stop = place + (len(chunk.tokens) if has_all else 1)
         if sampling.hidden_states == "all":
             yield _bytes_of(states[place:stop], chunk.start)
+        elif sampling.hidden_states == "sum":
+            yield _bytes_of(states[place:stop].sum(0, keepdims=True, dtype="f8"), chunk.start)
         elif sampling.hidden_states == "last" and chunk.is_last:
             yield _bytes_of(states[stop - 1 : stop], chunk.start + len(chunk.tokens) - 1)
         else:

@@ -36,7 +36,7 @@ def decode_flags(row: RowSampling) -> SamplingFlags:
 def prompt_flags(row: RowSampling) -> SamplingFlags:
     """The parts that this row needs while its prompt runs; the prompt may be scored too."""
     flags, prompt = decode_flags(row), row.logprobs.prompt
-    if row.hidden_states == "all":
+    if row.hidden_states in ("all", "sum"):
         flags = replace(flags, hidden_states=ALL_STATES)
     if not prompt.is_wanted:
         return flags

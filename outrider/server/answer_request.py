@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from outrider.frontend.request_state import PreparedRequest
 from outrider.hub.generation_config import SamplingDefaults
+from outrider.hub.pooling_config import LAST_TOKEN, PoolingConfig
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.http_errors import ApiError, failed, unsupported
 from outrider.server.parsers.answer_parsers import NO_PARSERS, AnswerParsers
@@ -56,6 +57,7 @@ class ServedModel:
     name: str
     sampling_defaults: SamplingDefaults = field(default_factory=dict)
     parsers: AnswerParsers = NO_PARSERS
+    pooling: PoolingConfig = LAST_TOKEN
     adapters: ServedAdapters = NO_SERVED_ADAPTERS
     adapter: Adapter = NO_ADAPTER
 

@@ -17,6 +17,7 @@ from outrider.server.routes.chat_routes import chat_routes
 from outrider.server.routes.completions_routes import completion_routes
 from outrider.server.routes.control_routes import control_routes
 from outrider.server.routes.docs_routes import docs_routes
+from outrider.server.routes.embeddings_routes import embeddings_routes
 from outrider.server.routes.health_routes import health_routes
 from outrider.server.routes.load_routes import load_routes
 from outrider.server.routes.messages_routes import messages_routes
@@ -43,6 +44,7 @@ def make_app(
     for router in (
         chat_routes(async_engine, model),
         completion_routes(async_engine, model),
+        embeddings_routes(async_engine, model),
         responses_routes(async_engine, model),
         model_routes(async_engine, model),
         token_routes(async_engine, model),

@@ -111,6 +111,7 @@ async def _serve(
         model = replace(
             settings.model,
             sampling_defaults=opened.sampling_defaults,
+            pooling=opened.pooling,
             adapters=ServedAdapters(is_enabled=opened.config.lora.is_enabled),
         )
         server = _open_server(

@@ -29,12 +29,16 @@ class EmbedsBuffer:
     """Owns the buffer, which is reserved when the first batch with embeddings comes."""
 
     def __init__(
-        self, arena: Arena, *, most_tokens: int, hidden_size: int, dtype: torch.dtype
+        self,
+        arena: Arena,
+        embedding: torch.Tensor,  # [vocab, hidden] of the model
+        *,
+        most_tokens: int,
     ) -> None:
         self._arena = arena
         self._most_tokens = most_tokens
-        self._hidden_size = hidden_size
-        self._dtype = dtype
+        self._hidden_size = embedding.shape[1]
+        self._dtype = embedding.dtype
         self._is_reserved = False
 
     def view(self, shape: StepShape) -> torch.Tensor:  # [chunk.tokens, hidden]

@@ -8,6 +8,8 @@ from outrider.wire.positioned_vectors import PositionedVectors
 # last: of the position that chose the last token. all: of every position that ran, the prompt's
 # too. SGLang's CaptureHiddenMode has the same three.
 HiddenStatesMode = Literal["none", "last", "all"]
+# sum: one vector, the sum over all positions of the prompt; embeddings of texts are made of it.
+RowStatesMode = Literal["none", "last", "all", "sum"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Vectors of consecutive positions as plain bytes: they cross processes, and need no torch."""
 
+from array import array
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -39,6 +40,11 @@ class PositionedVectors:
     def upto(self, count: int) -> Self:
         """The first ones."""
         return replace(self, values=self.values[: max(count, 0) * self._row_bytes])
+
+    def plus(self, other: Self) -> Self:
+        """The sums of both, value by value, at our positions."""
+        pairs = zip(array("f", self.values), array("f", other.values), strict=True)
+        return replace(self, values=array("f", [a + b for a, b in pairs]).tobytes())
 
     def placed(self, first: int) -> Self:
         """The same at another position."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from outrider.wire.grammar_spec import NO_GRAMMAR, Grammar
-from outrider.wire.hidden_states import HiddenStatesMode
+from outrider.wire.hidden_states import RowStatesMode
 
 # Room per row in the device tables; a request that needs more is refused.
 MAX_BIAS = 1024
@@ -103,7 +103,7 @@ class RowSampling:
     restrictions: Restrictions = Restrictions()
     logprobs: LogprobsWanted = LogprobsWanted()
     trace: bool = False  # report the tree of every round; the tokens do not depend on it
-    hidden_states: HiddenStatesMode = "none"  # reported beside the tokens, as `logprobs` are
+    hidden_states: RowStatesMode = "none"  # reported beside the tokens, as `logprobs` are
     grammar: Grammar = NO_GRAMMAR
     # Text that the output is expected to resemble: the n-gram drafter drafts from it. The tokens do
     # not depend on it.

@@ -47,6 +47,17 @@ def computed_here(pair, submission, room):
     return output.tokens
 
 
+def test_a_prefill_that_never_ends_is_waited_for_until_the_deadline(models, right):
+    (one,) = submissions()[2:]
+    with pair_of(models.target, NoDraft(), deadline_s=0.1) as pair:
+        pair.board.expect("room")  # the prefill engine goes on saying that it computes
+        assert computed_here(pair, one, "room") == right
+        wait_until(
+            lambda: pair.decode.engine.tend() or not pair.decode.engine.stats.transfers.pages
+        )
+        pair.assert_no_leak()
+
+
 def test_nothing_listens(pair, right):
     (one,) = submissions()[2:]
     with socket.socket() as unused:

@@ -13,8 +13,12 @@ from support.role_traces import (
     traces,
 )
 from support.roles import pair_of
+from support.tiny import VOCAB
+from support.tiny_vocabulary import END, SPECS, TINY
 
 from outrider.runtime.draft_kinds import NoDraft
+from outrider.structured.grammar_cache import GrammarCache
+from outrider.wire.grammar_spec import Grammar
 
 
 @pytest.mark.parametrize("sampling", ["greedy", "sampled", "warped"])
@@ -28,8 +32,36 @@ def test_tokens_and_rounds_are_those_of_one_engine(models, name, sampling):
         pair.assert_no_leak()
     for each in asked:
         assert together[each.request_id][:2] == alone[each.request_id][:2]
+        assert together[each.request_id][3] == alone[each.request_id][3], "log-probabilities"
         num_covered = max(len(each.prompt) - 1 - draft.facts.lookahead, 0)
         assert together[each.request_id][2] == num_covered // 4 * 4, "the KV did not come"
+
+
+@pytest.fixture(scope="module")
+def grammar_cache():
+    pytest.importorskip("xgrammar")
+    grammar_cache = GrammarCache(lambda: TINY, vocab_size=VOCAB)
+    yield grammar_cache
+    grammar_cache.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_tokens_and_rounds_under_a_grammar_are_those_of_one_engine(models, grammar_cache, name):
+    draft, grammar = draft_of(models, name), Grammar(spec=SPECS["regex"], ends=(END,))
+    asked = [
+        replace(each, sampling=replace(each.sampling, grammar=grammar))
+        for each in submissions("sampled")
+    ]
+    shape = Shape(prefix_cache=False)
+    alone = traces(engine_of(models.target, shape, draft, grammar_cache), asked)
+    with pair_of(models.target, draft, grammars=grammar_cache) as pair:
+        together = pair_traces(pair, asked)
+        pair.assert_no_leak()
+    for each in asked:
+        assert together[each.request_id][:2] == alone[each.request_id][:2]
+        assert together[each.request_id][3] == alone[each.request_id][3], "log-probabilities"
+    assert together["r2"][2] > 20, "the KV did not come"
 
 
 @pytest.mark.parametrize("name", ["relative", "eagle3", "modules"])
@@ -43,7 +75,7 @@ def test_lost_draft_pages_change_the_drafts_and_no_token(models, name):
             keep(part, pages, values if part < NUM_TARGET_LAYERS else values * 0)
 
         pair.decode.pages.write = write
-        tokens, rounds, _ = pair_traces(pair, asked)["r2"]
+        tokens, rounds, *_ = pair_traces(pair, asked)["r2"]
     assert tokens == alone["r2"][0]
     assert rounds != alone["r2"][1]
 
@@ -62,7 +94,7 @@ def test_a_lapsed_lease_is_never_published(models):
             keep(part, pages, values)
 
         pair.decode.pages.write = write
-        tokens, _, cached = pair_traces(pair, asked)["r2"]
+        tokens, _, cached, _ = pair_traces(pair, asked)["r2"]
         assert cached == 0
         pair.prefill.engine._pending.role._close("r2")
         pair.assert_no_leak()
@@ -91,7 +123,7 @@ def test_only_the_pages_that_are_not_cached_travel(models):
             moved.append(len(pages)),
             keep(part, pages, values),
         )
-        tokens, _, cached = pair_traces(pair, [one])["r2"]
+        tokens, _, cached, _ = pair_traces(pair, [one])["r2"]
         assert set(moved) == {3}  # 28 tokens in pages of 4, of which 16 are cached
         assert cached == 28
         pair.assert_no_leak()

@@ -33,6 +33,20 @@ def test_other_arithmetic_is_refused_by_name(models, tmp_path, name):
     assert f"another {name} " in difference(facts_with(OTHERS[name]), facts_with(SETTINGS))
 
 
+def test_other_codes_of_weights_or_of_keys_are_refused_by_name(models, tmp_path):
+    wide, narrow = (
+        make_half(models.target, Shape(kv_dtype=dtype), NoDraft()) for dtype in ("auto", "fp8_e4m3")
+    )
+
+    def facts_of(half, config):
+        rows, facts = half.runner.row_images, half.engine.facts
+        return transfer_facts(tmp_path, config, SETTINGS, facts, pages=half.pages, rows=rows)
+
+    plain, quantised = EngineConfig(), EngineConfig(quantization="fp8")
+    assert "another type of KV " in difference(facts_of(narrow, plain), facts_of(wide, plain))
+    assert "another quantization " in difference(facts_of(wide, quantised), facts_of(wide, plain))
+
+
 @pytest.mark.parametrize("place", [0, 500_000, 999_999])
 def test_weights_of_the_same_size_have_other_fingerprints(tmp_path, place):
     weights, file = bytearray(1_000_000), tmp_path / "model.safetensors"

@@ -8,12 +8,16 @@ from support.engines import Shape, engine_of, make_submission, run_all
 from support.lora import ALL, greedy_tokens, save_adapter
 from support.matrix import TREES
 
+from outrider import LLM, LoRARequest, SamplingParams
 from outrider.hub.adapter_folder import find_adapter
-from outrider.models.adapters.adapter_bank import BankSizes
+from outrider.models.adapters.adapter_bank import AdapterBank, BankSizes
+from outrider.models.adapters.peft_config import PeftConfig
 from outrider.models.decoder_loader import load_decoder
+from outrider.runtime import program
 from outrider.runtime.draft_kinds import NgramDraft
 from outrider.wire.adapter import NO_ADAPTER
 from outrider.wire.row_sampling import LogprobsWanted, RowSampling
+from outrider.wire.submission import Submission
 
 CPU = torch.device("cpu")
 BANK = BankSizes(num_slots=2, max_rank=4)
@@ -44,6 +48,11 @@ def adapters(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def adapted(models):
+    return with_room(models)
+
+
+def with_room(models):
+    """The target with slots for adapters, all of them empty."""
     target = load_decoder(models.folder, dtype="float32", device=CPU, bank=BANK)
     return replace(models, target=target)
 
@@ -117,6 +126,8 @@ CASES = [
     ("eagle3", "chain", "eager", 1),
     ("mtp", "wide", "eager", 0),
     ("modules", "chain", "tape", 0),
+    ("dflash", "tree", "eager", 1),
+    ("dspark", "chain", "tape", 0),
 ]
 
 
@@ -137,3 +148,65 @@ def test_drafts_change_no_token_of_adapted_rows(
     got = run_all(engine(adapted, draft, **shape), requests)
     for key, own in right.items():
         assert got[key].tokens == own.tokens, key
+
+
+def test_an_engine_that_slept_runs_through_adapters_again(models, adapters):
+    llm = LLM(models.folder, draft="none", dtype="float32", kv_tokens=512, enable_lora=True)
+    adapter, right = adapters["first"]
+    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    for level in (1, 2):
+        lora = LoRARequest("first", 1, adapter.path)
+        prompt = {"prompt_token_ids": PROMPT}
+        (output,) = llm.generate(prompt, params, use_tqdm=False, lora_request=lora)
+        assert list(output.outputs[0].token_ids) == right, level
+        llm.sleep(level)
+        llm.wake_up()
+
+
+def share_prefixes(monkeypatch):
+    monkeypatch.setattr(Submission, "prefix_salt", property(lambda self: b""))
+
+
+def forget_the_scale(monkeypatch):
+    monkeypatch.setattr(PeftConfig, "scale_of", lambda self, module: 1.0)
+
+
+def swap_the_slots(monkeypatch):
+    place = AdapterBank.place
+    monkeypatch.setattr(AdapterBank, "place", lambda self, slot, own: place(self, 3 - slot, own))
+
+
+def load_no_second_adapter(monkeypatch):
+    place = AdapterBank.place
+    monkeypatch.setattr(AdapterBank, "place", lambda self, _, own: place(self, 1, own))
+
+
+def give_prompts_no_adapter(monkeypatch):
+    fill = program.fill_adapters
+
+    def decode_rows_alone(plan, table):
+        fill(plan, table)
+        plan.queries.adapters[plan.shape.num_decode_query :] = 0
+
+    monkeypatch.setattr(program, "fill_adapters", decode_rows_alone)
+
+
+MUTANTS = [
+    share_prefixes,
+    forget_the_scale,
+    swap_the_slots,
+    load_no_second_adapter,
+    give_prompts_no_adapter,
+]
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("mutant", [None, *MUTANTS])
+def test_known_mistakes_change_tokens(mutant, models, adapters, monkeypatch):
+    if mutant is not None:
+        mutant(monkeypatch)
+    own, names = engine(with_room(models)), ["first", "none", "second"]
+    out = run_all(own, [request("first", adapters, key="before")])
+    out |= run_all(own, [request(name, adapters) for name in names])
+    is_right = all(out[name].tokens == adapters[name][1] for name in names)
+    assert is_right == (mutant is None)

@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from support import recurrent
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import MAX_TOKENS, PROMPTS, TREES, run_case, sampling_of, some_cases
 from support.role_traces import draft_of, pair_traces, submissions, traces
 from support.roles import pair_of
+from support.tiny import save_tiny
 
+from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError
 from outrider.runtime.draft_kinds import NoDraft
 
@@ -86,6 +89,33 @@ def test_a_page_of_codes_takes_a_quarter_and_its_type_is_named(models):
     )
     assert wide.page_bytes == 4 * narrow.page_bytes
     assert (wide.kv_dtype, narrow.kv_dtype) == ("float32", "fp8_e4m3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3", "ministral", "qwen3-next"])
+def test_head_norms_windows_and_recurrent_layers_take_codes_too(family, tmp_path):
+    if family in recurrent.FAMILIES:
+        recurrent.saved_recurrent(tmp_path, family)
+    else:
+        save_tiny(family, tmp_path)
+    greedy = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    prompts = [{"prompt_token_ids": prompt} for prompt in PROMPTS]
+    answers = []
+    for draft, dtype in (("none", "fp8"), ("ngram", "fp8"), ("none", "auto")):
+        llm = LLM(
+            tmp_path,
+            dtype="float32",
+            device="cpu",
+            draft=draft,
+            adaptive=False,
+            kv_cache_dtype=dtype,
+            max_num_seqs=2,
+            max_model_len=64,
+        )
+        outputs = llm.generate(prompts, greedy, use_tqdm=False)
+        answers.append([output.outputs[0].token_ids for output in outputs])
+    assert answers[0] == answers[1]
+    assert answers[0] != answers[2]
 
 
 def test_latents_are_refused_by_name(targets):

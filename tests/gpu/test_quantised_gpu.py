@@ -4,11 +4,12 @@ import pytest
 import torch
 from support.expert_cases import routing_of
 from support.packed_folders import linear_by, write_packed
-from support.packed_forms import FORMS, quantised_of
+from support.packed_forms import FORMS, LARGE, quantised_of
 from support.spoken import tiny_llama
 
 from benchmarks.kernels.quantised_weights import random_codes
 from outrider import LLM, SamplingParams
+from outrider.ops.linear.kernel_weight import kernel_weight
 from outrider.ops.linear.linear import FixedLinear
 from outrider.ops.moe.expert_stack import stack_codes
 
@@ -30,7 +31,7 @@ def draw(*shape, dtype=torch.bfloat16, seed=0):
 def both(weight, dtype=torch.bfloat16):
     """A layer over the codes, and one over the numbers, rounded to the type of activations."""
     dense = FixedLinear(weight.widen_in_order().to(dtype))
-    return QuantisedLinear(weight, FixedLinear), dense
+    return QuantisedLinear(kernel_weight(weight), FixedLinear), dense
 
 
 def in_codes_order(x, weight):
@@ -38,12 +39,12 @@ def in_codes_order(x, weight):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS | LARGE)
 def test_every_form_has_the_bits_of_its_numbers(form, dtype):
     weight, values = quantised_of(form, 48, 160, device="cuda")
     torch.testing.assert_close(weight.widen().cpu(), values, rtol=0, atol=0)
     for each in (dtype, torch.float32):
-        wide = widen_triton(weight.for_kernels(), each)
+        wide = widen_triton(kernel_weight(weight), each)
         assert torch.equal(wide, weight.widen_in_order().to(each))
     ours, right = both(weight, dtype)
     for rows in (1, 20, 70, 140):
@@ -110,6 +111,6 @@ def test_a_quantised_model_gives_the_tokens_of_its_numbers(form, tmp_path):
 def test_a_quantised_weight_takes_its_stored_bytes():
     weight = random_codes("int4", 4096, 4096).to(CUDA)
     before = torch.cuda.memory_allocated()
-    layer = QuantisedLinear(weight, FixedLinear)
+    layer = QuantisedLinear(kernel_weight(weight), FixedLinear)
     assert torch.cuda.memory_allocated() - before <= weight.codes.nbytes + (1 << 20)
     assert layer.weight.nbytes < 4096 * 4096 * 0.6

@@ -15,10 +15,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("page_size", [5, 16])
+@pytest.mark.parametrize(
+    ("page_size", "group", "head_dim"), [(5, 3, 24), (16, 5, 64), (16, 3, 128), (4, 1, 16)]
+)
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_compiled_attention_is_that_of_the_reference(case, page_size):
-    model = Model(kv_heads=2, group=3, head_dim=24, page_size=page_size)
+def test_compiled_attention_is_that_of_the_reference(case, page_size, group, head_dim):
+    model = Model(kv_heads=2, group=group, head_dim=head_dim, page_size=page_size)
     given = make_case(model, seed=5, **case)
     out = run(CompiledAttention(page_size=page_size, dtype=model.dtype), given)
     right = run(ReferenceAttention(page_size=page_size, dtype=model.dtype), given)

@@ -4,6 +4,7 @@ import pytest
 
 from outrider.errors import ConfigError
 from outrider.models.model_config import parse_config, read_config
+from outrider.models.rope_config import NO_ROPE, RopeConfig
 from outrider.models.rope_scaling import LinearScaling, Llama3Scaling, NoScaling, YarnScaling
 from outrider.ops.attention.attention_rule import WHOLE_TEXT
 
@@ -60,11 +61,59 @@ QWEN = {"architectures": ["Qwen2ForCausalLM"]}
             QWEN | {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 1},
             (WHOLE_TEXT, 7),
         ),
+        (
+            QWEN | {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 0},
+            (7, 7),
+        ),
         ({"sliding_window": 7, "use_sliding_window": False}, (WHOLE_TEXT, WHOLE_TEXT)),
     ],
 )
 def test_every_spelling_of_sliding_windows_is_read(fields, windows):
     assert parsed(**fields).pattern.windows == windows
+
+
+GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 6, "sliding_window": 8}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_local_base_freq": 500.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            }
+        },
+    ],
+    ids=["older", "newer"],
+)
+def test_layers_with_windows_may_have_a_rope_of_their_own(fields):
+    config = parsed(**GEMMA3, **fields)
+    *windowed, whole = config.pattern.ropes
+    assert set(windowed) == {RopeConfig(theta=500.0, scaling=NoScaling())}
+    assert whole == RopeConfig(theta=1e6, scaling=LinearScaling(factor=8.0)) == config.rope
+    assert config.pattern.windows == (8, 8, 8, 8, 8, WHOLE_TEXT)
+    assert config.is_tied
+
+
+def test_absent_caps_are_those_of_the_family_and_null_means_none():
+    gemma2 = {"architectures": ["Gemma2ForCausalLM"]}
+    usual = parsed(**gemma2).multipliers
+    assert (usual.score_cap, usual.logit_cap, usual.embedding) == (50.0, 30.0, 8.0)
+    assert parsed(**gemma2).pattern.windows == (4096, WHOLE_TEXT)
+    off = parsed(**gemma2, attn_logit_softcapping=None, final_logit_softcapping=None).multipliers
+    assert (off.score_cap, off.logit_cap) == (0.0, 0.0)
+
+
+def test_every_fourth_layer_of_smollm3_has_no_rope():
+    smollm3 = {"architectures": ["SmolLM3ForCausalLM"], "num_hidden_layers": 8}
+    ropes = parsed(**smollm3).pattern.ropes
+    assert [rope == NO_ROPE for rope in ropes] == [False, False, False, True] * 2
+    with pytest.raises(ConfigError, match="no_rope_layers"):
+        parsed(**smollm3, no_rope_layers=[1, 0])
+    with pytest.raises(ConfigError, match="add layer_types"):
+        parsed(**smollm3, use_sliding_window=True, sliding_window=7)
 
 
 @pytest.mark.parametrize(
@@ -116,10 +165,12 @@ def test_yarn_without_an_original_context_uses_the_context_of_the_model():
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window, got None"),
         ({"layer_types": ["sliding_attention"], "sliding_window": 4}, "each of the 2 layers"),
         ({"layer_types": ["chunked_attention"] * 2}, "chunked_attention"),
+        ({"layer_types": [{}, []]}, "layer_types"),
         ({"sliding_window": 0}, "a positive integer sliding_window"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"layer_types": 1}, "a list layer_types, got 1"),
         ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"architectures": ["Gemma2ForCausalLM"], "hidden_act": "silu"}, "only gelu_pytorch_tanh"),
         ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),

@@ -87,14 +87,15 @@ def test_without_a_folder_there_is_no_cache_and_one_line_says_so(
 ATTEND = """
 import torch
 from outrider.ops.attention.attend_in_place import QueryGroup, attend_in_place
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.attention.ordered_attention import SLOT_ORDER, SeenKeys
 from outrider.ops.compiled.attend_keys import attend_rows
 torch.manual_seed(7)
 query, layer, slots = torch.randn(1, 2, 8), torch.randn(2, 4, 4, 8), torch.arange(8)[None]
 seen = SeenKeys(num_pages=2, slots=slots, mask=torch.zeros(1, 1, 8), order=SLOT_ORDER, indices={},
-                is_one_chunk=False)
+                windowed={}, is_one_chunk=False)
 group = QueryGroup(first=0, num=1, places=slots[0, :0], seen=seen)
-out = attend_in_place(query, [group], layer=layer, scale=1.0)
+out = attend_in_place(query, [group], layer=layer, rule=AttentionRule(scale=1.0))
 print(attend_rows.cache_hits, out.view(torch.int32).tolist())
 """
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from support.packed_forms import FORMS, quantised_of
+from support.packed_forms import FORMS, LARGE, quantised_of
 
 from outrider.ops.linear.any_weight import fuse_weights, stack_weights, widened
-from outrider.ops.linear.quantised_weight import NIBBLE_BLOCK, QuantisedWeight
+from outrider.ops.linear.kernel_weight import NIBBLE_BLOCK, kernel_weight
+from outrider.ops.linear.quantised_weight import QuantisedWeight
 
 pytest.importorskip("triton")
 from outrider.ops.linear.linear import FixedLinear
@@ -28,28 +29,69 @@ def inputs(rows=ROWS, columns=INPUTS, seed=0):
 
 
 @pytest.mark.fast_cases(6)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS | LARGE)
 def test_a_product_is_that_with_the_stored_numbers(form):
     weight, values = quantised_of(form, OUTPUTS, INPUTS)
-    layer, x, residual = QuantisedLinear(weight, FixedLinear), inputs(), inputs(columns=OUTPUTS)
+    layer, x, residual = (
+        QuantisedLinear(kernel_weight(weight), FixedLinear),
+        inputs(),
+        inputs(columns=OUTPUTS),
+    )
     torch.testing.assert_close(layer(x), F.linear(x, values))
     torch.testing.assert_close(layer.plus(x, residual), residual + F.linear(x, values))
     gate, up = F.linear(x, values).chunk(2, dim=-1)
     torch.testing.assert_close(layer.swiglu(x), F.silu(gate) * up)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS | LARGE)
 def test_a_kernel_widens_codes_to_the_numbers_exactly(form):
     weight, values = quantised_of(form, OUTPUTS, INPUTS)
     assert torch.equal(weight.widen(), values)
-    wide = widen_triton(weight.for_kernels(), torch.float32)
+    wide = widen_triton(kernel_weight(weight), torch.float32)
     assert torch.equal(wide, values[:, weight.order] if len(weight.order) else values)
 
 
 def test_many_rows_are_multiplied_by_the_widened_weight():
     weight, values = quantised_of("GPTQ", 16, 32)
-    layer, x = QuantisedLinear(weight, FixedLinear), inputs(MOST_QUANTISED_ROWS + 1, 32)
+    layer, x = (
+        QuantisedLinear(kernel_weight(weight), FixedLinear),
+        inputs(MOST_QUANTISED_ROWS + 1, 32),
+    )
     torch.testing.assert_close(layer(x), F.linear(x, values))
+
+
+@pytest.mark.fast_cases(99)
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ("fp8 blocks", "float32"),
+        ("int4 groups", "float32"),
+        ("AWQ", "float16"),
+        ("NVFP4", "e4m3"),
+        ("MXFP4 in groups of 32", "e8m0"),
+        ("MXFP4", "float32"),  # more groups in half a tile than a word has bytes
+        ("fp8 blocks of 128, powers of two", "e8m0"),
+    ],
+)
+def test_scales_lie_in_words_that_kernels_can_copy_ahead(form, words):
+    weight, values = quantised_of(form, OUTPUTS, INPUTS)
+    found = kernel_weight(weight)
+    assert (found.scales.form, found.scales.words.dtype) == (words, torch.int32)
+    # In half precision tiles are as deep as on a GPU.
+    half, x = values.half(), inputs().half()
+    ours = QuantisedLinear(found, FixedLinear)(x)
+    torch.testing.assert_close(
+        ours.double(), F.linear(x.double(), half.double()), rtol=2e-3, atol=1e-4
+    )
+
+
+def test_scales_in_bfloat16_are_widened_with_their_zero_points():
+    weight, _ = quantised_of("AWQ", OUTPUTS, INPUTS)
+    scales = replace(weight.scales, scales=weight.scales.scales.bfloat16())
+    weight = replace(weight, scales=scales)
+    found = kernel_weight(weight)
+    assert found.scales.form == "bfloat16"
+    assert torch.equal(widen_triton(found, torch.float32), weight.widen())
 
 
 @pytest.mark.parametrize("form", ["fp8 blocks", "int4 groups"])
@@ -59,7 +101,7 @@ def test_sums_run_as_with_a_dense_weight(form):
     depth = NIBBLE_BLOCK // 2 if weight.has_nibbles else NIBBLE_BLOCK
     dense, codes = (LinearTile(16, 32, each, stages=1) for each in (depth, NIBBLE_BLOCK))
     options, x = {"has_residual": False, "is_gated": False}, inputs()
-    ours = launch_linear(x, weight.for_kernels(), x, tile=codes, **options)
+    ours = launch_linear(x, kernel_weight(weight), x, tile=codes, **options)
     assert torch.equal(ours, launch_linear(x, values, x, tile=dense, **options))
 
 
@@ -102,5 +144,5 @@ def test_the_least_and_the_largest_power_of_two_are_widened():
     assert right[:, 8:16].isnan().all()
     assert right[:, :8].abs().max() > 0
     assert not weight.is_finite()
-    found = widen_triton(weight.for_kernels(), torch.float32)
+    found = widen_triton(kernel_weight(weight), torch.float32)
     torch.testing.assert_close(found, right, rtol=0, atol=0, equal_nan=True)

@@ -1,6 +1,7 @@
 """Compiles the attention kernel of chunks for a Hopper, on a machine without a GPU.
 
-python -m support.hopper_chunks HEAD_DIM:WINDOW ... prints what the assembler says, a line each.
+python -m support.hopper_chunks HEAD_DIM:WINDOW:POOL ... prints the assembler's words, a line each.
+POOL is the type of keys and values: bf16, fp8e4nv or fp8e5.
 """
 
 import json
@@ -15,11 +16,11 @@ from triton.compiler import ASTSource
 from outrider.ops.attention.prefill_triton import _attend_kernel, prefill_tiles
 from support.hopper_compile import assembler_log
 
-POINTERS = {"query": "*bf16", "layer": "*bf16", "out": "*bf16", "pages": "*i32", "bounds": "*i32"}
+POINTERS = {"query": "*bf16", "out": "*bf16", "pages": "*i32", "bounds": "*i32"}
 ALIGNED = ("query", "layer", "out", "query_stride")
 
 
-def compile_chunks(head_dim, window):
+def compile_chunks(head_dim, window, pool):
     tiles = prefill_tiles(head_dim, torch.bfloat16)
     constants = {
         "GROUP": 4, "KV_HEADS": 8, "HEAD_DIM": head_dim, "DIM": head_dim, "PAGE_SIZE": 16,
@@ -27,7 +28,8 @@ def compile_chunks(head_dim, window):
         "WINDOW": window, "CAPPED": window > 0, "COMPILED": True, "PDL": True,
     }  # fmt: skip
     names = _attend_kernel.arg_names
-    types = POINTERS | {"inner": "fp32", "scale": "fp32"} | dict.fromkeys(constants, "constexpr")
+    types = POINTERS | {"layer": f"*{pool}", "inner": "fp32", "scale": "fp32"}
+    types |= dict.fromkeys(constants, "constexpr")
     source = ASTSource(
         fn=_attend_kernel,
         signature={name: types.get(name, "i32") for name in names},
@@ -44,4 +46,5 @@ def compile_chunks(head_dim, window):
 
 if __name__ == "__main__":
     for word in sys.argv[1:]:
-        print(json.dumps(compile_chunks(*map(int, word.split(":")))), flush=True)
+        head_dim, window, pool = word.split(":")
+        print(json.dumps(compile_chunks(int(head_dim), int(window), pool)), flush=True)

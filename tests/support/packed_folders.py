@@ -185,8 +185,7 @@ def nvfp4(rows, columns, rng, *, is_modelopt=True):
     ), values
 
 
-def mxfp4(rows, columns, rng, *, is_v4=False):
-    group = 8  # 32 in published files; the loader reads it from the shapes
+def mxfp4(rows, columns, rng, *, is_v4=False, group=8):  # 32 in published files
     packed, values = _nibbles(rows, columns, rng)
     codes = rng.integers(118, 124, (rows, columns // group)).astype(np.uint8)
     for n in range(rows):

@@ -43,6 +43,15 @@ FORMS = {
     "MXFP4 of V4": (partial(forms.mxfp4, is_v4=True), FP8),
 }
 
+# With the blocks and groups of published files: too large for the tiny model of the folders.
+LARGE = {
+    "fp8 blocks of 128, powers of two": (
+        partial(forms.fp8_blocks, size=128, suffix="scale", is_power=True),
+        {"quant_method": "fp8"},
+    ),
+    "MXFP4 in groups of 32": (partial(forms.mxfp4, group=32), COMPRESSED),
+}
+
 _TYPES = {
     torch.uint8: "U8",
     torch.int8: "I8",
@@ -54,7 +63,7 @@ _TYPES = {
 
 def packed_of(form, rows, columns, seed=1):
     """The form that the loader finds, its stored tensors, and the numbers they stand for."""
-    packer, config = FORMS[form]
+    packer, config = (FORMS | LARGE)[form]
     parts, values = packer(rows, columns, np.random.default_rng(seed))
     found = find_packed(
         [f"m.{suffix}" for suffix in parts],

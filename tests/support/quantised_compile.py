@@ -15,8 +15,9 @@ from outrider.ops.linear.linear_triton import LinearTile, _linear_kernel
 from outrider.ops.moe.experts_triton import _grouped_kernel
 from support.hopper_compile import assembler_log
 
-CODES = {"e4m3": "*fp8e4nv", "int8": "*i8", "int4": "*u8", "e2m1": "*u8"}
-SCALES = {"e4m3": "*fp32", "int8": "*fp32", "int4": "*fp16", "e2m1": "*u8"}
+CODES = {"e4m3": "*fp8e4nv", "int8": "*i8", "int4": "*u8", "mxfp4": "*u8", "nvfp4": "*u8"}
+FORMS = {"int4": "float16", "mxfp4": "e8m0", "nvfp4": "e4m3"}
+GROUPS = {"mxfp4": 32, "nvfp4": 16}
 TILES = [LinearTile(16, 32, 128, 4), LinearTile(64, 64, 128, 4), LinearTile(128, 64, 128, 3)]
 
 
@@ -29,13 +30,14 @@ def compile_kernel(kernel, kind, tile, **own):
         "IS_EVEN": True,
         "PRECISION": "tf32",
         "PDL": True,
-        "KIND": kind,
-        "GROUP": 32 if kind == "e2m1" else 128,
-        "HAS_ZEROS": kind == "int4",
-        "HAS_FACTORS": False,
+        "KIND": "e2m1" if kind in GROUPS else kind,
+        "GROUP": GROUPS.get(kind, 128),
+        "FORM": FORMS.get(kind, "float32"),
+        "HAS_ZEROS": False,
+        "HAS_FACTORS": kind == "nvfp4",
         **own,
     }
-    types = {"weight": CODES[kind], "scales": SCALES[kind], "zeros": "*i8", "factors": "*fp32"}
+    types = {"weight": CODES[kind], "words": "*i32", "zeros": "*i32", "factors": "*fp32"}
     types |= {"x": "*bf16", "residual": "*bf16", "out": "*bf16", "rows": "*i32", "owners": "*i32"}
     signature = {
         name: "constexpr" if name in constants else types.get(name, "i32")

@@ -11,7 +11,7 @@ PROMPTS = [
     for n, length in enumerate((1, 5, 30))
 ]
 NUM_TARGET_LAYERS = 3  # their pages come first
-DRAFTERS = ["none", "ngram", "relative", "eagle", "eagle3", "dspark", "mtp", "modules"]
+DRAFTERS = ["none", "ngram", "relative", "eagle", "eagle3", "dflash", "dspark", "mtp", "modules"]
 
 
 def draft_of(models, name):
@@ -37,15 +37,19 @@ def pair_traces(pair, asked):
 
 
 def traces(engine, submissions):
-    """Tokens and rounds of each request, which runs alone: rounds do not depend on the batch."""
+    """Tokens, rounds, number of cached tokens and log-probabilities of each request.
+
+    Each runs alone, so that its rounds do not depend on the batch.
+    """
     found = {}
     for submission in submissions:
         engine.add(submission)
-        tokens, rounds, cached = [], [], 0
+        tokens, rounds, cached, logprobs = [], [], 0, []
         while engine.has_work:
             for update in engine.step():
                 tokens += update.tokens
                 rounds += update.rounds
+                logprobs += update.logprobs
                 cached = update.progress.cached
-        found[submission.request_id] = (tokens, rounds, cached)
+        found[submission.request_id] = (tokens, rounds, cached, logprobs)
     return found

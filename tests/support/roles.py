@@ -18,6 +18,7 @@ from outrider.runtime.build_runner import assemble_runner
 from outrider.runtime.draft_kinds import DraftKind
 from outrider.runtime.runner import Runner
 from outrider.step.device_stream import DeviceStream
+from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.submission import Submission
 from outrider.wire.transfer_order import TransferOrder
 from support.engines import CollectedOutput, Shape, buckets_of, run_all, settings_of
@@ -70,13 +71,14 @@ class Pair:
             assert stats.rows.free == stats.rows.total
 
 
-def make_half(model, shape: Shape, draft: DraftKind) -> Half:
+def make_half(model, shape: Shape, draft: DraftKind, grammars: Grammars = NO_GRAMMARS) -> Half:
     runner, facts = assemble_runner(
         model,
         settings_of(shape),
         draft=draft,
         kv_tokens=shape.kv_tokens,
         buckets=buckets_of(shape),
+        grammars=grammars,
     )
     return Half(Engine(runner, facts, runner.grammars), runner, PageBytes(runner.pages))
 
@@ -90,15 +92,17 @@ def pair_of(
     decode_shape: Shape | None = None,
     lease_s: float = 30.0,
     stall_s: float = 5.0,
+    deadline_s: float = 300.0,
     key: bytes = KEY,
     stream: DeviceStream | None = None,
+    grammars: Grammars = NO_GRAMMARS,
     facts: tuple[dict[str, str], dict[str, str]] = ({}, {}),
     make_source: Callable[[PageBytes, OfferBoard], PageSource] = TcpSource,
     make_sink: Callable[[PageBytes], PageSink] = TcpSink,
 ):
     """The two engines; the listener is closed in the end."""
-    prefill = make_half(model, shape, draft)
-    decode = make_half(model, decode_shape or shape, draft)
+    prefill = make_half(model, shape, draft, grammars)
+    decode = make_half(model, decode_shape or shape, draft, grammars)
     ships_rows = not prefill.engine.facts.host.prefix_cache
     board = OfferBoard(lease_s, prefill.runner.row_images)
     server = PrefillServer(
@@ -114,7 +118,9 @@ def pair_of(
     fetches = PageFetches(
         sink, rows, facts[1], key, stream=stream or decode.runner.stream, stall_s=stall_s
     )
-    decode.engine.use_role(lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows))
+    decode.engine.use_role(
+        lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows, deadline_s=deadline_s)
+    )
     try:
         yield Pair(prefill, decode, board, server.port)
     finally:

@@ -1,16 +1,35 @@
-"""Tiny random models whose layers differ from a Llama: sliding windows in all or some layers."""
+"""Tiny random models whose layers differ from a Llama in windows, ropes, norms or multipliers."""
 
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GraniteConfig,
+    GraniteForCausalLM,
     MinistralConfig,
     MinistralForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 from support.tiny_sizes import SIZES
 
+_PAD = {"pad_token_id": 0}
+_TWO_ROPES = {
+    "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+}
 _LAST_FULL = ["sliding_attention", "sliding_attention", "full_attention"]
 # Windows end inside of prompts, drafts and pages.
 STYLED_FAMILIES = {
@@ -22,5 +41,42 @@ STYLED_FAMILIES = {
         Qwen3Config(
             **SIZES, head_dim=16, use_sliding_window=True, sliding_window=3, max_window_layers=1
         )
+    ),
+    "gemma2": lambda: Gemma2ForCausalLM(  # small caps: scores and logits reach them
+        Gemma2Config(
+            **SIZES,
+            head_dim=16,
+            query_pre_attn_scalar=24,
+            sliding_window=5,
+            attn_logit_softcapping=2.0,
+            final_logit_softcapping=8.0,
+        )
+    ),
+    "gemma3": lambda: Gemma3ForCausalLM(
+        Gemma3TextConfig(
+            **SIZES,
+            head_dim=16,
+            query_pre_attn_scalar=24,
+            sliding_window=5,
+            layer_types=_LAST_FULL,
+            rope_parameters=_TWO_ROPES,
+        )
+    ),
+    "smollm3": lambda: SmolLM3ForCausalLM(
+        SmolLM3Config(**SIZES | _PAD, no_rope_layers=[1, 0, 1], tie_word_embeddings=True)
+    ),
+    "phi3": lambda: Phi3ForCausalLM(Phi3Config(**SIZES | _PAD, sliding_window=6)),
+    "granite": lambda: GraniteForCausalLM(
+        GraniteConfig(
+            **SIZES,
+            embedding_multiplier=3.0,
+            residual_multiplier=0.4,
+            attention_multiplier=0.2,
+            logits_scaling=1.5,
+        )
+    ),
+    "olmo2": lambda: Olmo2ForCausalLM(Olmo2Config(**SIZES | _PAD)),
+    "olmo3": lambda: Olmo3ForCausalLM(
+        Olmo3Config(**SIZES | _PAD, sliding_window=5, layer_types=_LAST_FULL)
     ),
 }

@@ -1,5 +1,6 @@
 """The adapter weights of a decoder: memory for some adapters at a time, written slot by slot."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -60,6 +61,8 @@ class BankSizes:
     max_rank: int
 
 
+_MOST_WAITING = 4  # adapters in host memory besides as many as there are slots
+
 NO_BANK = BankSizes(num_slots=0, max_rank=0)
 
 
@@ -93,7 +96,7 @@ class AdapterBank:
         self._device = device
         self._layers: list[AdaptedLayer] = []
         self._slots = StepSlots()
-        self._checked: set[Adapter] = set()
+        self._held: OrderedDict[Adapter, dict[str, LoraPair]] = OrderedDict()  # oldest first
 
     def adapt(
         self,
@@ -111,12 +114,11 @@ class AdapterBank:
         return AdaptedLinear(linear, stack, self._slots)
 
     def check(self, adapter: Adapter) -> None:
-        if adapter.is_wanted and adapter not in self._checked:
-            self._read(adapter)
-            self._checked.add(adapter)
+        if adapter.is_wanted:
+            self._find(adapter)
 
     def place(self, slot: int, adapter: Adapter) -> None:
-        pairs = self._read(adapter)
+        pairs = self._find(adapter)
         for layer in self._layers:
             a, b = layer.stack.a[slot].zero_(), layer.stack.b[slot].zero_()
             for columns, name in self._parts(layer.names):
@@ -129,6 +131,15 @@ class AdapterBank:
     def begin(self, slots: torch.Tensor, num_rows: int) -> None:
         rows = pad_rows(slots, num_rows) if len(slots) else slots
         self._slots.current = sorted_slots(rows)
+
+    def _find(self, adapter: Adapter) -> dict[str, LoraPair]:
+        """The matrices in host memory. Between its check and its step no file can change them."""
+        if adapter not in self._held:
+            self._held[adapter] = self._read(adapter)
+            while len(self._held) > self._sizes.num_slots + _MOST_WAITING:
+                self._held.popitem(last=False)
+        self._held.move_to_end(adapter)
+        return self._held[adapter]
 
     def _read(self, adapter: Adapter) -> dict[str, LoraPair]:
         names = [name for layer in self._layers for name in layer.names]
@@ -160,7 +171,7 @@ class AdapterBank:
 
         def rows(each: str) -> torch.Tensor:
             cut = self._cuts.cut(each)
-            whole = pair.b * pair.scale
+            whole = pair.b.float() * pair.scale
             if each != name:
                 whole = whole.new_zeros(self._shapes[each][0], whole.shape[1])
             return cut.of(whole) if cut.dim == 0 else whole

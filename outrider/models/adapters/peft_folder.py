@@ -6,23 +6,23 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load
 
 from outrider.errors import RequestError
 from outrider.hub.adapter_folder import ADAPTER_WEIGHTS, find_adapter
 from outrider.models.adapters.peft_config import PeftConfig, read_peft_config
-from outrider.models.mapped_file import MappedFile
 from outrider.models.text_model_fields import Nesting
 from outrider.wire.adapter import Adapter
 
 _PREFIX = "base_model.model."
 _A, _B = ".lora_A.weight", ".lora_B.weight"
-_FLOATS = ("F32", "F16", "BF16")
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _NUM_NAMED = 4  # modules that an error message lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraPair:
-    """The matrices of one module: it adds scale * B A x."""
+    """The matrices of one module, as stored: it adds scale * B A x."""
 
     a: torch.Tensor  # [rank, in]
     b: torch.Tensor  # [out, rank]
@@ -44,18 +44,24 @@ def read_adapter(adapter: Adapter, modules: AdaptableModules) -> dict[str, LoraP
     if find_adapter(folder).version != adapter.version:
         raise RequestError(f"{folder} was replaced while a request used it; send it again")
     config = read_peft_config(folder)
-    try:
-        file = MappedFile(folder / ADAPTER_WEIGHTS)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise RequestError(
-            f"{folder / ADAPTER_WEIGHTS} is damaged ({error}); save the adapter again with PEFT"
-        ) from error
-    stored = _stored_names(file.names, modules)
+    tensors = _read_tensors(folder / ADAPTER_WEIGHTS)
+    stored = _stored_names(tensors, modules)
     _check_modules(stored.keys(), config, modules)
     return {
-        f"{module}.weight": _read_pair(file, name, module, config, modules)
+        f"{module}.weight": _pair_of(tensors, name, module, config, modules)
         for module, name in stored.items()
     }
+
+
+def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """All tensors, copied: a mapped file that is cut off while it is used ends the process."""
+    try:
+        tensors: dict[str, torch.Tensor] = load(path.read_bytes())
+    except (SafetensorError, OSError, ValueError, KeyError) as error:  # KeyError: an unknown type
+        raise RequestError(
+            f"{path} is damaged ({error}); save the adapter again with PEFT"
+        ) from error
+    return tensors
 
 
 def _stored_names(names: Iterable[str], modules: AdaptableModules) -> dict[str, str]:
@@ -103,8 +109,12 @@ def _check_modules(found: Collection[str], config: PeftConfig, modules: Adaptabl
         )
 
 
-def _read_pair(
-    file: MappedFile, stored: str, module: str, config: PeftConfig, modules: AdaptableModules
+def _pair_of(
+    tensors: Mapping[str, torch.Tensor],
+    stored: str,
+    module: str,
+    config: PeftConfig,
+    modules: AdaptableModules,
 ) -> LoraPair:
     outputs, inputs = modules.shapes[f"{module}.weight"]
     rank = config.rank_of(module)
@@ -113,27 +123,26 @@ def _read_pair(
             f"{module} of the adapter has rank {rank}, and this engine has room for "
             f"{modules.max_rank}; start it with --max-lora-rank {rank}"
         )
-    a = _read_matrix(file, stored + _A, (rank, inputs))
-    b = _read_matrix(file, stored + _B, (outputs, rank))
+    for name, shape in ((stored + _A, (rank, inputs)), (stored + _B, (outputs, rank))):
+        _check_matrix(name, tensors[name], shape)
+    a, b = tensors[stored + _A], tensors[stored + _B]
     return LoraPair(a=a, b=b, scale=config.scale_of(module))
 
 
-def _read_matrix(file: MappedFile, name: str, shape: tuple[int, int]) -> torch.Tensor:
-    if file.shape(name) != shape:
+def _check_matrix(name: str, matrix: torch.Tensor, shape: tuple[int, int]) -> None:
+    if matrix.shape != shape:
         raise RequestError(
-            f"{name} of the adapter is {list(file.shape(name))} instead of {list(shape)}; use an "
+            f"{name} of the adapter is {list(matrix.shape)} instead of {list(shape)}; use an "
             "adapter that was trained for this model"
         )
-    if file.dtype_name(name) not in _FLOATS:
+    if matrix.dtype not in _FLOATS:
         raise RequestError(
-            f"{name} of the adapter is stored as {file.dtype_name(name)}; use {', '.join(_FLOATS)}"
+            f"{name} of the adapter is stored as {matrix.dtype}; use {', '.join(map(str, _FLOATS))}"
         )
-    matrix = file.view(name).float()
     if not torch.isfinite(matrix).all():
         raise RequestError(
             f"{name} of the adapter has values that are not finite; train or save it again"
         )
-    return matrix
 
 
 def _listed(names: Collection[str]) -> str:

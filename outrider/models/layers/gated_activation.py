@@ -1,11 +1,12 @@
-"""The gated half of a feed-forward part: silu(gate) * up, both from one fused projection."""
+"""The gated half of a feed-forward part: silu(gate) * up, or with gelu, from one projection."""
 
 import math
 from typing import Protocol
 
 import torch
 
-from outrider.ops.fixed_activations import sigmoid
+from outrider.models.registry import Activation
+from outrider.ops.fixed_activations import gelu_tanh, sigmoid
 from outrider.ops.linear.linear import FixedLinear, Linear, StreamedLinear
 from outrider.ops.linear.quantised_linear import QuantisedLinear
 from outrider.ops.linear.swiglu import swiglu
@@ -38,6 +39,17 @@ class StreamedGate:
         return self.gate_up.swiglu(x)
 
 
+class GeluGate:
+    """gelu(gate) * up."""
+
+    def __init__(self, gate_up: Linear) -> None:
+        self._gate_up = gate_up
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = self._gate_up(x).chunk(2, dim=-1)
+        return gelu_tanh(gate) * up
+
+
 class SharedGate:
     """A gate times a sigmoid factor per token, which the linear down projection preserves."""
 
@@ -49,8 +61,10 @@ class SharedGate:
         return self._gate(x).mul_(sigmoid(self._share(x)))
 
 
-def gate_of(gate_up: Linear) -> Gate:
+def gate_of(gate_up: Linear, activation: Activation = "silu") -> Gate:
     """The gate over a fused projection, in its epilogue if the linear layer has one."""
+    if activation == "gelu":
+        return GeluGate(gate_up)
     if isinstance(gate_up, StreamedLinear | FixedLinear | QuantisedLinear):
         return StreamedGate(gate_up)
     return SplitGate(gate_up)

@@ -1,6 +1,7 @@
 """Rotary position embedding: the frequencies of a model. Angles are computed once per step."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -31,6 +32,15 @@ class RotaryEmbedding:
     def at(self, positions: torch.Tensor) -> Rotation:  # positions [num_query]
         """The rotation of every query token of a step."""
         return rotation_at(positions, self.frequencies)
+
+
+def make_rotaries(
+    ropes: Sequence[RopeConfig], *, head_dim: int, dtype: torch.dtype, device: torch.device
+) -> tuple[RotaryEmbedding, ...]:
+    """The rotary embeddings of a model, one for each rope that its layers have."""
+    return tuple(
+        RotaryEmbedding(rope, head_dim=head_dim, dtype=dtype, device=device) for rope in ropes
+    )
 
 
 def scaled_frequencies(config: RopeConfig, head_dim: int) -> torch.Tensor:  # [head_dim / 2] float32

@@ -3,11 +3,13 @@
 import torch
 
 from outrider.errors import ConfigError
+from outrider.models.quantised.unpack_bits import bytes_of_words, unpack_words
 from outrider.ops.linear.quantised_weight import (
     CodeKind,
     GroupScales,
     QuantisedWeight,
     pack_nibbles,
+    unpack_nibbles,
 )
 
 _NONE = torch.empty(0)
@@ -36,20 +38,34 @@ def quantised_weight(
     )
 
 
+def codes_of_words(words: torch.Tensor, bits: int, inputs: int) -> torch.Tensor:
+    """The integers in int32 words along the inputs, as codes of 4 bits, or of 8 for other widths.
+
+    [out, words] -> [out, ceil(in / 2)] uint8, or [out, in] int8 less the middle of their range.
+    The bytes of a word are read as they are: most weights are not unpacked at load.
+    """
+    if bits == 4:
+        return bytes_of_words(words)[:, : -(-inputs // 2)]
+    if bits == 8:
+        return (bytes_of_words(words)[:, :inputs] ^ 128).view(torch.int8)
+    integers: torch.Tensor = unpack_words(words, bits)[:, :inputs] - 2 ** (bits - 1)
+    return integers.to(torch.int8)
+
+
 def grouped_integers(
-    integers: torch.Tensor,  # [out, in] int32, none is negative
+    codes: torch.Tensor,  # [out, ...] as `codes_of_words` gives them
+    inputs: int,
     scales: torch.Tensor,  # [groups, out]
     zeros: torch.Tensor,  # [groups, out] int32, or [0, out] for the middle of the range
     *,
     bits: int,
     order: torch.Tensor | None,  # [in] the group of every input; consecutive inputs if None
 ) -> QuantisedWeight:
-    """Codes of 4 bits, or of 8 for all other widths."""
-    columns, groups = integers.shape[1], _groups(integers.shape[1], scales.shape[0], order)
-    places = _NO_ORDER
+    """A weight whose codes lie in the order of their groups."""
+    groups, places = _groups(inputs, scales.shape[0], order), _NO_ORDER
     if not _are_consecutive(groups, scales.shape[0]):
         places = torch.argsort(groups, stable=True)
-        integers, groups = integers[:, places], groups[places]
+        codes, groups = _permuted(codes, places, bits), groups[places]
     if not _are_consecutive(groups, scales.shape[0]):  # a part of a weight with an order
         scales = scales[groups]
         zeros = zeros[groups] if len(zeros) else zeros
@@ -58,17 +74,22 @@ def grouped_integers(
         scales=scales,
         zeros=(zeros - middle).to(torch.int8 if bits == 4 else torch.int16),
         factors=_NONE,
-        group=columns // scales.shape[0],
+        group=inputs // scales.shape[0],
     )
-    codes = pack_nibbles(integers, 2) if bits == 4 else (integers - middle).to(torch.int8)
     return QuantisedWeight(
         kind="int4" if bits == 4 else "int8",
         codes=codes,
         scales=stored,
-        inputs=columns,
+        inputs=inputs,
         block=2 if bits == 4 else 1,
         order=places,
     )
+
+
+def _permuted(codes: torch.Tensor, places: torch.Tensor, bits: int) -> torch.Tensor:
+    if bits != 4:
+        return codes[:, places]
+    return pack_nibbles(unpack_nibbles(codes, 2)[:, places], 2)
 
 
 def _are_consecutive(groups: torch.Tensor, num: int) -> bool:  # groups [in]

@@ -11,10 +11,14 @@ from typing import Protocol
 import torch
 
 from outrider.errors import ConfigError
-from outrider.models.quantised.grouped_integers import grouped_integers, quantised_weight
+from outrider.models.quantised.grouped_integers import (
+    codes_of_words,
+    grouped_integers,
+    quantised_weight,
+)
 from outrider.models.quantised.quantisation import Quantisation
 from outrider.models.quantised.unpack_bits import unpack_awq, unpack_words
-from outrider.ops.linear.quantised_weight import CodeKind, QuantisedWeight
+from outrider.ops.linear.quantised_weight import CodeKind, QuantisedWeight, pack_nibbles
 
 Parts = Mapping[str, torch.Tensor]  # by suffix, such as weight_scale
 _MXFP8_BLOCK = (1, 32)
@@ -167,13 +171,13 @@ class GroupedWords:
 
     def quantised(self, parts: Parts) -> QuantisedWeight:
         rows, columns = self.shape(parts)
-        integers = unpack_words(parts["weight_packed"], self._bits)[:, :columns]
+        codes = codes_of_words(parts["weight_packed"], self._bits, columns)
         zeros = torch.empty(0, rows, dtype=torch.int32)
         if "weight_zero_point" in parts:  # packed along the outputs
             stored = parts["weight_zero_point"].t().contiguous()
             zeros = unpack_words(stored, self._bits)[:, :rows]
         scales, order = parts["weight_scale"].t(), parts.get("weight_g_idx")
-        return grouped_integers(integers, scales, zeros, bits=self._bits, order=order)
+        return grouped_integers(codes, columns, scales, zeros, bits=self._bits, order=order)
 
     def unit(self, parts: Parts, dim: int) -> int:
         (rows, columns), scale = self.shape(parts), parts["weight_scale"]
@@ -217,10 +221,11 @@ class GptqWords:
         return rows, words * 32 // self._bits
 
     def quantised(self, parts: Parts) -> QuantisedWeight:
-        integers = unpack_words(parts["qweight"].t().contiguous(), self._bits)
+        _, columns = self.shape(parts)
+        codes = codes_of_words(parts["qweight"].t(), self._bits, columns)
         zeros = unpack_words(parts["qzeros"], self._bits) + self._zero_offset  # [groups, out]
         scales, order = parts["scales"], parts.get("g_idx")
-        return grouped_integers(integers, scales, zeros, bits=self._bits, order=order)
+        return grouped_integers(codes, columns, scales, zeros, bits=self._bits, order=order)
 
     def unit(self, parts: Parts, dim: int) -> int:
         (_, columns), per_word = self.shape(parts), _WORD // self._bits
@@ -256,8 +261,9 @@ class AwqWords:
         return words * 8, columns
 
     def quantised(self, parts: Parts) -> QuantisedWeight:
-        integers, zeros = unpack_awq(parts["qweight"]).t(), unpack_awq(parts["qzeros"])
-        return grouped_integers(integers, parts["scales"], zeros, bits=4, order=None)
+        integers, zeros = unpack_awq(parts["qweight"]).t(), unpack_awq(parts["qzeros"]).int()
+        codes, (_, columns) = pack_nibbles(integers, 2), self.shape(parts)
+        return grouped_integers(codes, columns, parts["scales"], zeros, bits=4, order=None)
 
     def unit(self, parts: Parts, dim: int) -> int:
         _, columns = self.shape(parts)

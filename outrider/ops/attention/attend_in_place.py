@@ -8,7 +8,7 @@ import torch
 from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.attention.kv_codes import code_values, is_narrow
 from outrider.ops.attention.ordered_attention import SeenKeys
-from outrider.ops.compiled.attend_keys import ENTRY_BYTES, attend_rows
+from outrider.ops.compiled.attend_keys import attend_rows, key_scratch
 from outrider.ops.compiled.thread_team import run_team
 from outrider.ops.graph_break import graph_break
 
@@ -50,7 +50,7 @@ def attend_in_place(
 def key_scratch_bytes(groups: Sequence[QueryGroup]) -> int:
     """The size of the memory that attention needs besides its operands."""
     keys = max(group.seen.mask.shape[2] for group in groups)
-    return torch.get_num_threads() * keys * ENTRY_BYTES
+    return torch.get_num_threads() * key_scratch(keys)
 
 
 def _attend(

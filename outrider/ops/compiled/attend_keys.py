@@ -9,20 +9,29 @@ A group of query tokens is `NUM_GROUP` integers:
     0 first query token, 1 how many, 2 places, 3 slots, 4 mask, 5 width, 6 keys
 """
 
+import llvmlite.binding as llvm
 import numpy as np
-from numba import carray
+from numba import carray, types
 
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.exponential import exp_of
 from outrider.ops.compiled.kernel_cache import callback, compiled
+from outrider.ops.compiled.key_tile import most_queries, score_keys, sum_values
 from outrider.ops.compiled.thread_team import num_threads, thread_index
 
 NUM_GROUP = 7
 MOST_GROUPS = 2
-ENTRY_BYTES = 8 + 4  # slot and score of a visible key
+_MOST_HEADS = 4  # that are computed at once
 _NUM_GIVEN = 12
 _NUM_CODES = 256
 _MANY = 1 << 40
+_ATTEND = types.void(*[types.intp] * 12)
+
+
+@compiled("int64(int64)")
+def key_scratch(keys: int) -> int:
+    """Bytes of a thread: the slots of visible keys, and their scores for some heads."""
+    return keys * 8 + _MOST_HEADS * (keys + 1) * 4
 
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})
@@ -51,35 +60,87 @@ def _soft_cap(score: np.float32, cap: np.float32) -> np.float32:
 
 
 @compiled()
-def _read_keys(
-    query: np.ndarray,  # [dim]
+def _score_one_by_one(
+    query: np.ndarray,  # [n, dim]
     pool: np.ndarray,  # [slots, 2 * kv_heads, dim]
     head: int,  # of keys
-    visible: np.ndarray,  # [n] slots
-    weights: np.ndarray,  # [n] scratch
-    factor: np.float32,
-    cap: np.float32,  # of scores; 0: none
-    out: np.ndarray,  # [dim]
+    visible: np.ndarray,  # [num] slots
+    scores: np.ndarray,  # [n, num + 1 or more] written; the largest is in the place after the last
 ) -> None:
-    """The mean of the visible values, weighted by the softmax of the scores of their keys."""
-    largest = np.float32(-np.inf)
-    for place in range(len(visible)):
-        score = _dot(query, pool[visible[place], head]) * factor
-        if cap > np.float32(0.0):
-            score = _soft_cap(score, cap)
-        weights[place] = score
-        largest = max(largest, score)
-    for place in range(len(visible)):
-        weights[place] = exp_of(weights[place] - largest)
-    value_head = head + pool.shape[1] // 2
-    out[:] = np.float32(0.0)
-    for place in range(len(visible)):
-        weight, value = weights[place], pool[visible[place], value_head]
-        for channel in range(len(out)):
-            out[channel] += weight * value[channel]
-    inverse = np.float32(1.0) / _sum(weights)
-    for channel in range(len(out)):
-        out[channel] *= inverse
+    for row in range(len(query)):
+        largest = np.float32(-np.inf)
+        for place in range(len(visible)):
+            score = _dot(query[row], pool[visible[place], head])
+            scores[row, place] = score
+            largest = max(largest, score)
+        scores[row, len(visible)] = largest
+
+
+@compiled()
+def _sum_one_by_one(
+    out: np.ndarray,  # [n, dim]
+    pool: np.ndarray,  # [slots, 2 * kv_heads, dim]
+    head: int,  # of values
+    visible: np.ndarray,  # [num] slots
+    weights: np.ndarray,  # [n, num or more]
+) -> None:
+    for row in range(len(out)):
+        out[row] = np.float32(0.0)
+        for place in range(len(visible)):
+            weight, value = weights[row, place], pool[visible[place], head]
+            for channel in range(out.shape[1]):
+                out[row, channel] += weight * value[channel]
+
+
+@compiled()
+def _weigh(scores: np.ndarray, factor: np.float32, cap: np.float32) -> np.float32:  # [num + 1]
+    """Replace scores by their weights, not divided by their sum; returns the inverse of the sum.
+
+    The largest score is the last element. It has no weight.
+    """
+    num = len(scores) - 1
+    for place in range(num + 1):
+        scores[place] *= factor
+    if cap > np.float32(0.0):
+        for place in range(num + 1):
+            scores[place] = _soft_cap(scores[place], cap)
+    largest = scores[num]
+    for place in range(num):
+        scores[place] = exp_of(scores[place] - largest)
+    return np.float32(1.0) / _sum(scores[:num])
+
+
+@compiled()
+def _read_keys(
+    query: np.ndarray,  # [n, dim]
+    pool: np.ndarray,  # [slots, 2 * kv_heads, dim]
+    head: int,  # of keys
+    visible: np.ndarray,  # [num] slots
+    scores: np.ndarray,  # [4, num + 1 or more] scratch
+    rule: tuple[np.float32, np.float32],  # scale, soft cap or 0
+    out: np.ndarray,  # [n, dim]
+) -> None:
+    """The means of the visible values, weighted by the softmax of the scores of their keys."""
+    (n, dim), num, stride = query.shape, len(visible), scores.shape[1]
+    vectors, scores_at, slots_at = pool.shape[1], scores.ctypes.data, visible.ctypes.data
+    slot_bytes, value_head = vectors * dim * 4, head + vectors // 2
+    key_at, value_at = pool.ctypes.data + head * dim * 4, pool.ctypes.data + value_head * dim * 4
+    is_known = num > 0 and n <= most_queries(dim)
+    if is_known:
+        query_at = query.ctypes.data
+        score_keys(dim, n, query_at, key_at, slot_bytes, slots_at, num, scores_at, stride)
+    else:
+        _score_one_by_one(query, pool, head, visible, scores)
+    for row in range(n):
+        scores[row, num] = _weigh(scores[row, : num + 1], rule[0], rule[1])
+    if is_known:
+        out_at = out.ctypes.data
+        sum_values(dim, n, out_at, value_at, slot_bytes, slots_at, num, scores_at, stride)
+    else:
+        _sum_one_by_one(out, pool, value_head, visible, scores)
+    for row in range(n):
+        for channel in range(dim):
+            out[row, channel] *= scores[row, num]
 
 
 @compiled()
@@ -119,6 +180,28 @@ def _read_codes(
 
 
 @compiled()
+def _read(
+    query: np.ndarray,  # [n, dim]
+    stored: tuple[int, int],  # address of [slots, vectors, dim], and of a table if these are codes
+    place: tuple[int, int],  # vectors of a slot, key head
+    visible: np.ndarray,  # [num] slots
+    scores: np.ndarray,  # [4, num + 1 or more] scratch
+    rule: tuple[np.float32, np.float32, int],
+    out: np.ndarray,  # [n, dim]
+) -> None:
+    (vectors, head), (factor, cap, _), dim = place, rule, query.shape[1]
+    if stored[1]:
+        codes = carray(pointer_to(stored[0]), (_MANY, vectors, dim), np.uint8)
+        table = carray(pointer_to(stored[1]), (_NUM_CODES,), np.float32)
+        for row in range(len(query)):
+            weights = scores[row, : len(visible)]
+            _read_codes(query[row], codes, table, head, visible, weights, factor, cap, out[row])
+    else:
+        pool = carray(pointer_to(stored[0]), (_MANY, vectors, dim), np.float32)
+        _read_keys(query, pool, head, visible, scores, (factor, cap), out)
+
+
+@compiled()
 def _find_visible(group: np.ndarray, token: int, visible: np.ndarray) -> int:
     """Write the slots that a query token of the group sees, [keys]; returns their number."""
     width, keys, place = group[5], group[6], token
@@ -133,41 +216,48 @@ def _find_visible(group: np.ndarray, token: int, visible: np.ndarray) -> int:
     return num
 
 
-@compiled()
-def attend(
-    group: np.ndarray,  # [NUM_GROUP]
-    query: tuple[int, int],  # address of float32 [num_query, stride], and the stride
-    sizes: tuple[int, int, int],  # query heads, vectors of a slot, channels of a head
-    stored: tuple[int, int],  # address of [slots, vectors, dim], and of a table if these are codes
-    rule: tuple[np.float32, np.float32, int],  # scale, soft cap or 0, sliding window
+@callback(_ATTEND)
+def _attend(
+    group_at: int,  # address of int64 [NUM_GROUP]
+    query: int,  # address of float32 [num_query, stride]
+    stride: int,
+    heads: int,  # of queries
+    vectors: int,  # of a slot
+    dim: int,  # channels of a head
+    pool_at: int,  # address of [slots, vectors, dim]
+    table_at: int,  # address of a table if the pool has codes, else 0
+    factors_at: int,  # address of float32 [2]: scale, soft cap or 0
+    window: int,
     out_at: int,  # address of float32 [num_query, heads, dim]
-    scratch_at: int,  # ENTRY_BYTES for every key and thread
+    scratch_at: int,  # `key_scratch` for every thread
 ) -> None:
-    """Each thread computes every n-th pair of query token and head: later tokens see more keys."""
-    (heads, vectors, dim), (query_at, stride), (factor, cap, window) = sizes, query, rule
-    pool_at, table_at = stored
-    first, tokens, keys = group[0], group[1], group[6]
-    queries = carray(pointer_to(query_at), (_MANY, stride), np.float32)
-    pool = carray(pointer_to(pool_at), (_MANY, vectors, dim), np.float32)
-    codes = carray(pointer_to(pool_at), (_MANY, vectors, dim), np.uint8)
-    table = carray(pointer_to(table_at), (_NUM_CODES,), np.float32)
-    out = carray(pointer_to(out_at), (_MANY, heads, dim), np.float32)
-    thread, per_key = thread_index(), heads // (vectors // 2)
-    scratch = scratch_at + thread * keys * ENTRY_BYTES
+    """A thread reads one key head of some query tokens, then the next key head of others.
+
+    So the keys of a row stay in its cache, and threads have tokens that see many and few keys.
+    """
+    group = carray(pointer_to(group_at), (NUM_GROUP,), np.int64)
+    factors = carray(pointer_to(factors_at), (2,), np.float32)
+    rule, keys, threads = (factors[0], factors[1], window), group[6], num_threads()
+    kv_heads, most = vectors // 2, max(most_queries(dim), 1)
+    per_key, scratch = heads // kv_heads, scratch_at + thread_index() * key_scratch(keys)
     visible = carray(pointer_to(scratch), (keys,), np.int64)
-    weights = carray(pointer_to(scratch + keys * 8), (keys,), np.float32)
-    last, num, oldest = -1, 0, 0
-    for item in range(thread, tokens * heads, num_threads()):
-        token, head = item // heads, item % heads
-        if token != last:
-            last, num = token, _find_visible(group, token, visible)
-            oldest = max(num - window, 0)
-        own, key_head = queries[first + token, head * dim : (head + 1) * dim], head // per_key
-        seen, scores, read = visible[oldest:num], weights[oldest:num], out[first + token, head]
-        if table_at:
-            _read_codes(own, codes, table, key_head, seen, scores, factor, cap, read)
-        else:
-            _read_keys(own, pool, key_head, seen, scores, factor, cap, read)
+    scores = carray(pointer_to(scratch + keys * 8), (_MOST_HEADS, keys + 1), np.float32)
+    for kv_head in range(kv_heads):
+        for token in range((thread_index() + kv_head) % threads, group[1], threads):
+            num, row = _find_visible(group, token, visible), group[0] + token
+            seen = visible[max(num - window, 0) : num]
+            for first in range(kv_head * per_key, (kv_head + 1) * per_key, most):
+                n = min(most, (kv_head + 1) * per_key - first)
+                query_at = query + (row * stride + first * dim) * 4
+                target_at = out_at + (row * heads + first) * dim * 4
+                own = carray(pointer_to(query_at), (n, dim), np.float32)
+                target = carray(pointer_to(target_at), (n, dim), np.float32)
+                _read(own, (pool_at, table_at), (vectors, kv_head), seen, scores, rule, target)
+
+
+# Callers get a symbol: numba would compile the function again inside of each of them.
+llvm.add_symbol("outrider_attend", _attend.address)
+attend = types.ExternalFunction("outrider_attend", _ATTEND)
 
 
 @callback("void(voidptr)")
@@ -177,10 +267,9 @@ def attend_rows(pointer: int) -> None:
     groups.
     """
     given = carray(pointer, (_NUM_GIVEN + MOST_GROUPS * NUM_GROUP,), np.int64)
-    factors = carray(pointer_to(given[7]), (2,), np.float32)
-    rule = (factors[0], factors[1], given[8])
-    query, sizes = (given[1], given[2]), (given[3], given[4], given[5])
+    query, stride, heads, vectors, dim, pool, factors, window, out, scratch, table = given[1:12]
     for number in range(given[0]):
-        start = _NUM_GIVEN + number * NUM_GROUP
-        group = given[start : start + NUM_GROUP]
-        attend(group, query, sizes, (given[6], given[11]), rule, given[9], given[10])
+        group = given[_NUM_GIVEN + number * NUM_GROUP :].ctypes.data
+        attend(
+            group, query, stride, heads, vectors, dim, pool, table, factors, window, out, scratch
+        )

@@ -13,6 +13,7 @@ from outrider.ops.linear.any_weight import AnyWeight
 from outrider.ops.linear.block_linear import BlockLinear, eight_bit_linear, why_no_blocks
 from outrider.ops.linear.float16_linear import HalfLinear
 from outrider.ops.linear.int8_linear import Int8Linear, supports_fbgemm
+from outrider.ops.linear.kernel_weight import kernel_weight
 from outrider.ops.linear.linear import (
     FixedLinear,
     Linear,
@@ -42,7 +43,7 @@ def choose_linear(
         if not isinstance(weight, QuantisedWeight):
             return make_dense(weight)
         if fits_kernels(weight, device):
-            return QuantisedLinear(weight, make_dense)
+            return QuantisedLinear(kernel_weight(weight), make_dense)
         return make_dense(weight.widen().to(computed_dtype(dtype, device)))
 
     return dense_or_quantised

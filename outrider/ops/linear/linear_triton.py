@@ -15,16 +15,15 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops import gpu_facts
-from outrider.ops.linear.any_weight import AnyWeight
 from outrider.ops.linear.bulk_linear_triton import (
     bulk_pays,
     choose_bulk_tile,
     fits_bulk,
     launch_bulk,
 )
+from outrider.ops.linear.kernel_weight import NIBBLE_BLOCK, DeviceWeight, KernelWeight
 from outrider.ops.linear.linear_limits import MOST_SKINNY_ROWS
 from outrider.ops.linear.quantised_product_triton import quantised_product, weight_arguments
-from outrider.ops.linear.quantised_weight import NIBBLE_BLOCK, QuantisedWeight
 from outrider.ops.linear.specialized_tiles_triton import (
     choose_specialized_tile,
     fits_specialized,
@@ -50,7 +49,7 @@ class LinearTile:
 def _linear_kernel(
     x,  # [num_rows, K]
     weight,  # [N, K], or [2 N, K] when gated: gate, then up
-    scales,  # of a quantised weight; see `quantised_product`
+    words,  # scales of a quantised weight; see `quantised_product`
     zeros,
     factors,
     residual,  # [num_rows, N]
@@ -69,6 +68,7 @@ def _linear_kernel(
     PDL: tl.constexpr,
     KIND: tl.constexpr,  # of the codes of a quantised weight, or "dense"
     GROUP: tl.constexpr,
+    FORM: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
     HAS_FACTORS: tl.constexpr,
 ):
@@ -112,7 +112,7 @@ def _linear_kernel(
             x_line,
             is_row,
             weight,
-            scales,
+            words,
             zeros,
             factors,
             source,
@@ -125,6 +125,7 @@ def _linear_kernel(
             PRECISION,
             KIND,
             GROUP,
+            FORM,
             HAS_ZEROS,
             HAS_FACTORS,
         )
@@ -143,14 +144,14 @@ def _linear_kernel(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
-def linear(x: torch.Tensor, weight: AnyWeight) -> torch.Tensor:  # [n, in], [out, in] -> [n, out]
+def linear(x: torch.Tensor, weight: DeviceWeight) -> torch.Tensor:  # [n, in], [out, in] -> [n, out]
     """x W^T."""
     return _launch(x, weight, residual=x, has_residual=False, is_gated=False)
 
 
 def linear_plus(
     x: torch.Tensor,  # [n, in]
-    weight: AnyWeight,  # [out, in]
+    weight: DeviceWeight,  # [out, in]
     residual: torch.Tensor,  # [n, out] contiguous
 ) -> torch.Tensor:  # [n, out]
     """residual + x W^T, rounded once."""
@@ -159,7 +160,7 @@ def linear_plus(
 
 def linear_swiglu(
     x: torch.Tensor,  # [n, in]
-    weight: AnyWeight,  # [2 * intermediate, in] gate, then up
+    weight: DeviceWeight,  # [2 * intermediate, in] gate, then up
 ) -> torch.Tensor:  # [n, intermediate]
     """silu(gate) * up of the two halves of x W^T, which are rounded first."""
     return _launch(x, weight, residual=x, has_residual=False, is_gated=True)
@@ -167,7 +168,7 @@ def linear_swiglu(
 
 def _launch(
     x: torch.Tensor,
-    weight: AnyWeight,
+    weight: DeviceWeight,
     *,
     residual: torch.Tensor,
     has_residual: bool,
@@ -175,7 +176,7 @@ def _launch(
 ) -> torch.Tensor:
     num_rows, (size, depth) = x.shape[0], weight.shape
     options = {"has_residual": has_residual, "is_gated": is_gated}
-    if isinstance(weight, QuantisedWeight):
+    if isinstance(weight, KernelWeight):
         tile = choose_quantised_tile(num_rows, weight, x.element_size())
         return launch_linear(x, weight, residual, tile=tile, **options)
     if not is_gated and specialized_pays(num_rows, size, depth) and fits_specialized(x, weight):
@@ -200,7 +201,7 @@ def _launch_specialized(
 
 def launch_linear(
     x: torch.Tensor,
-    weight: AnyWeight,
+    weight: DeviceWeight,
     residual: torch.Tensor,
     *,
     tile: LinearTile,
@@ -279,7 +280,7 @@ def choose_linear_tile(num_rows: int, size: int, depth: int, itemsize: int) -> L
     return LinearTile(rows, columns=64, depth=deep, stages=4)
 
 
-def choose_quantised_tile(num_rows: int, weight: QuantisedWeight, itemsize: int) -> LinearTile:
+def choose_quantised_tile(num_rows: int, weight: KernelWeight, itemsize: int) -> LinearTile:
     """Tiles for codes of a byte or less.
 
     Up to 128 rows are in one tile, so that each code is widened once.

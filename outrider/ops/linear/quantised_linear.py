@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 
+from outrider.ops.linear.kernel_weight import KernelWeight
 from outrider.ops.linear.linear import FixedLinear, Linear, StreamedLinear
 from outrider.ops.linear.linear_limits import MOST_QUANTISED_ROWS
 from outrider.ops.linear.quantised_weight import QuantisedWeight
@@ -18,18 +19,16 @@ _FP8_CAPABILITY = (8, 9)  # the first GPUs that widen e4m3
 
 
 class QuantisedLinear:
-    """Owns a weight in the layout of our kernels."""
+    """Owns a weight in the layout of our kernels, [out, in] on CUDA."""
 
     min_rows = 1
 
-    def __init__(
-        self, weight: QuantisedWeight, make_dense: Callable[[torch.Tensor], Linear]
-    ) -> None:
+    def __init__(self, weight: KernelWeight, make_dense: Callable[[torch.Tensor], Linear]) -> None:
         # A CPU installation has no Triton.
         from outrider.ops.linear import linear_triton
         from outrider.ops.linear.quantised_product_triton import widen_triton
 
-        self.weight = weight.for_kernels()
+        self.weight = weight
         self._make_dense = make_dense
         self._kernels = linear_triton
         self._widen = widen_triton
@@ -60,7 +59,7 @@ class QuantisedLinear:
         return self._make_dense(self._widen(self.weight, x.dtype))
 
 
-def in_order(x: torch.Tensor, weight: QuantisedWeight) -> torch.Tensor:  # [n, in] both
+def in_order(x: torch.Tensor, weight: KernelWeight) -> torch.Tensor:  # [n, in] both
     """The inputs in the order of the weight's codes."""
     return x.index_select(1, weight.order) if len(weight.order) else x
 

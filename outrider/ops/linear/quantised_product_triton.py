@@ -12,13 +12,13 @@ import torch
 import triton
 import triton.language as tl
 
-from outrider.ops.linear.any_weight import AnyWeight
-from outrider.ops.linear.quantised_weight import NIBBLE_BLOCK, QuantisedWeight
+from outrider.ops.linear.kernel_weight import NIBBLE_BLOCK, DeviceWeight, KernelWeight
 
 _E2M1_TO_FLOAT = tl.constexpr(2.0**126)  # moves the exponent of shifted e2m1 bits to its place
 _DENSE: dict[str, str | int | bool] = {
     "KIND": "dense",
     "GROUP": 0,
+    "FORM": "float32",
     "HAS_ZEROS": False,
     "HAS_FACTORS": False,
 }
@@ -30,7 +30,7 @@ def quantised_product(
     x_line,  # [ROWS] pointers to rows of x
     is_row,  # [ROWS]
     codes,  # [num_lines, K], or [num_lines, blocks of K / 2 bytes] for 4 bits
-    scales,  # [groups, num_lines]
+    words,  # of scales, [groups, num_lines], or one for four groups
     zeros,  # [groups, num_lines]
     factors,  # [num_lines]
     line,  # [COLUMNS] int64
@@ -43,6 +43,7 @@ def quantised_product(
     PRECISION: tl.constexpr,
     KIND: tl.constexpr,
     GROUP: tl.constexpr,
+    FORM: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
     HAS_FACTORS: tl.constexpr,
 ):  # [COLUMNS, ROWS] if SWAP, else [ROWS, COLUMNS], float32
@@ -73,7 +74,7 @@ def quantised_product(
                 a = tl.load(x_at + first, mask=inside, other=0.0)
             w = _widen_tile(
                 _code_values(stored, half, KIND),
-                scales,
+                words,
                 zeros,
                 factors,
                 line,
@@ -83,6 +84,7 @@ def quantised_product(
                 num_lines,
                 KIND,
                 GROUP,
+                FORM,
                 HAS_ZEROS,
                 HAS_FACTORS,
             ).to(a.dtype)
@@ -112,7 +114,7 @@ def _code_values(stored, half: tl.constexpr, KIND: tl.constexpr):
 @triton.jit
 def _widen_tile(
     wide,  # [COLUMNS, WIDTH] float32 codes
-    scales,
+    words,
     zeros,
     factors,
     line,
@@ -122,15 +124,22 @@ def _widen_tile(
     num_lines,
     KIND: tl.constexpr,
     GROUP: tl.constexpr,  # inputs that share a scale; 0: all
+    FORM: tl.constexpr,  # of words
     HAS_ZEROS: tl.constexpr,
     HAS_FACTORS: tl.constexpr,
 ):  # [COLUMNS, WIDTH] float32
     WIDTH: tl.constexpr = wide.shape[1]
+    if FORM == "e8m0" or FORM == "e4m3":
+        word = _four_scales(words, line, is_line, first, K, num_lines, WIDTH, GROUP)
+    else:
+        word = _spread(words, line, is_line, first, K, num_lines, WIDTH, GROUP)
     if HAS_ZEROS:
-        wide -= _spread(zeros, line, is_line, first, K, num_lines, WIDTH, GROUP)
+        wide -= _spread(zeros, line, is_line, first, K, num_lines, WIDTH, GROUP).to(tl.float32)
+    elif FORM == "float16" or FORM == "bfloat16":
+        wide -= (word >> 16).to(tl.float32)
     elif KIND == "int4":
         wide -= 8.0
-    step = _spread(scales, line, is_line, first, K, num_lines, WIDTH, GROUP)
+    step = _widen_word(word, FORM)
     if HAS_FACTORS:
         step *= tl.load(factors + line, mask=is_line, other=0.0)[:, None]
     return wide * step
@@ -140,22 +149,44 @@ def _widen_tile(
 def _spread(
     values, line, is_line, first, K, num_lines, WIDTH: tl.constexpr, GROUP: tl.constexpr
 ):  # [COLUMNS, WIDTH], or [COLUMNS, 1] where the tile has one group
-    """The scales or zero points of a tile, as float32."""
-    COLUMNS: tl.constexpr = line.shape[0]
+    """The words or zero points of a tile."""
     # Neighbours that share a group: at least one input, at most a whole group or the tile.
     EVERY: tl.constexpr = WIDTH if GROUP == 0 else _neighbours(WIDTH, GROUP)
     if EVERY == WIDTH:
         group = tl.zeros((1,), tl.int64) + (0 if GROUP == 0 else first // GROUP)
         at = values + group * num_lines + line
-        spread = _widen_scale(tl.load(at, mask=is_line & (first < K), other=0.0))[:, None]
+        spread = tl.load(at, mask=is_line & (first < K), other=0)[:, None]
     else:
         start = first + tl.arange(0, WIDTH // EVERY) * EVERY
         at = values + (start // GROUP)[None, :].to(tl.int64) * num_lines + line[:, None]
         inside = is_line[:, None] & (start < K)[None, :]
-        value = _widen_scale(tl.load(at, mask=inside, other=0.0))
-        repeated = tl.broadcast_to(value[:, :, None], (COLUMNS, WIDTH // EVERY, EVERY))
-        spread = tl.reshape(repeated, (COLUMNS, WIDTH))
+        spread = _repeat(tl.load(at, mask=inside, other=0), EVERY)
     return spread
+
+
+@triton.jit
+def _four_scales(
+    words, line, is_line, first, K, num_lines, WIDTH: tl.constexpr, GROUP: tl.constexpr
+):  # [COLUMNS, WIDTH], or [COLUMNS, 1] where the tile has one group
+    """The bytes of a tile's groups, which share one word."""
+    place = tl.zeros((1,), tl.int64) + first // (4 * GROUP)
+    at = words + place * num_lines + line
+    word = tl.load(at, mask=is_line & (first < K), other=0)[:, None]
+    if WIDTH <= GROUP:
+        scale = (word >> (first // GROUP % 4 * 8)) & 255
+    else:
+        byte = first // GROUP % 4 + tl.arange(0, WIDTH // GROUP)
+        scale = _repeat((word >> (byte * 8)[None, :]) & 255, GROUP)
+    return scale
+
+
+@triton.jit
+def _repeat(values, EVERY: tl.constexpr):  # [COLUMNS, n] -> [COLUMNS, n * EVERY]
+    """Every value as often, beside itself."""
+    COLUMNS: tl.constexpr = values.shape[0]
+    NUM: tl.constexpr = values.shape[1]
+    repeated = tl.broadcast_to(values[:, :, None], (COLUMNS, NUM, EVERY))
+    return tl.reshape(repeated, (COLUMNS, NUM * EVERY))
 
 
 @triton.constexpr_function
@@ -166,22 +197,27 @@ def _neighbours(width, group):
 
 
 @triton.jit
-def _widen_scale(stored):
-    """As float32. Bytes are powers of two: 0 is the least one, 255 is NaN."""
-    if stored.dtype == tl.uint8:
-        code = stored.to(tl.int32)
-        power = (code << 23).to(tl.float32, bitcast=True)
-        power = tl.where(code == 0, _LEAST_POWER, power)
-        wide = tl.where(code == 255, float("nan"), power)
+def _widen_word(word, FORM: tl.constexpr):
+    """The scale in a word, or a scale of one byte, as float32."""
+    if FORM == "float16":
+        wide = word.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+    elif FORM == "bfloat16":
+        wide = (word << 16).to(tl.float32, bitcast=True)
+    elif FORM == "e4m3":
+        wide = word.to(tl.uint8).to(tl.float8e4nv, bitcast=True).to(tl.float32)
+    elif FORM == "e8m0":  # powers of two: 0 is the least one, 255 is NaN
+        power = (word << 23).to(tl.float32, bitcast=True)
+        power = tl.where(word == 0, _LEAST_POWER, power)
+        wide = tl.where(word == 255, float("nan"), power)
     else:
-        wide = stored.to(tl.float32)
+        wide = word.to(tl.float32, bitcast=True)
     return wide
 
 
 @triton.jit
 def _widen_kernel(
     codes,
-    scales,
+    words,
     zeros,
     factors,
     out,  # [num_lines, K]
@@ -191,6 +227,7 @@ def _widen_kernel(
     DEPTH: tl.constexpr,
     KIND: tl.constexpr,
     GROUP: tl.constexpr,
+    FORM: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
     HAS_FACTORS: tl.constexpr,
 ):
@@ -206,7 +243,7 @@ def _widen_kernel(
         first = tl.program_id(1) * DEPTH + half * WIDTH
         tile = _widen_tile(
             _code_values(stored, half, KIND),
-            scales,
+            words,
             zeros,
             factors,
             line,
@@ -216,6 +253,7 @@ def _widen_kernel(
             num_lines,
             KIND,
             GROUP,
+            FORM,
             HAS_ZEROS,
             HAS_FACTORS,
         )
@@ -224,7 +262,7 @@ def _widen_kernel(
         tl.store(target, tile.to(out.dtype.element_ty), mask=inside)
 
 
-def widen_triton(weight: QuantisedWeight, dtype: torch.dtype) -> torch.Tensor:  # [out, in]
+def widen_triton(weight: KernelWeight, dtype: torch.dtype) -> torch.Tensor:  # [out, in]
     """The numbers of a weight in this type, in the order of its codes."""
     rows, inputs = weight.shape
     out = torch.empty((rows, inputs), dtype=dtype, device=weight.codes.device)
@@ -236,31 +274,26 @@ def widen_triton(weight: QuantisedWeight, dtype: torch.dtype) -> torch.Tensor:  
 
 
 def weight_arguments(
-    weight: AnyWeight,
+    weight: DeviceWeight,
 ) -> tuple[tuple[torch.Tensor, ...], dict[str, str | int | bool]]:
-    """What a kernel is told of a weight: codes, scales, zero points and factors, and their kind.
+    """What a kernel is told of a weight: codes, words, zero points and factors, and their kind.
 
     A dense weight stands for all four: a kernel reads the first only.
     """
-    if not isinstance(weight, QuantisedWeight):
-        return (weight,) * 4, {
-            "KIND": "dense",
-            "GROUP": 0,
-            "HAS_ZEROS": False,
-            "HAS_FACTORS": False,
-        }
-    assert weight.block in (1, NIBBLE_BLOCK), "the weight was brought to the layout of kernels"
+    if not isinstance(weight, KernelWeight):
+        return (weight,) * 4, _DENSE
     scales = weight.scales
     has_zeros, has_factors = len(scales.zeros) > 0, len(scales.factors) > 0
     pointers = (
         weight.codes,
-        scales.scales,
-        scales.zeros if has_zeros else scales.scales,
-        scales.factors if has_factors else scales.scales,
+        scales.words,
+        scales.zeros if has_zeros else scales.words,
+        scales.factors if has_factors else scales.words,
     )
     return pointers, {
         "KIND": weight.kind,
-        "GROUP": 0 if scales.scales.shape[0] == 1 else scales.group,
+        "GROUP": scales.group,
+        "FORM": scales.form,
         "HAS_ZEROS": has_zeros,
         "HAS_FACTORS": has_factors,
     }

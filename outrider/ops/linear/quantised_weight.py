@@ -16,9 +16,6 @@ CodeKind = Literal["e4m3", "int8", "int4", "e2m1"]
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 _E8M0_BIAS, _E8M0_NAN = 127, 255
 _E4M3_NAN = 0x7F  # without its sign
-# Inputs of a block of 4-bit codes in the layout of the kernels: a tile is as deep, so the low bits
-# of its bytes are the first half of its inputs, and the high bits are the second.
-NIBBLE_BLOCK = 128
 INT4_MIDDLE = 8  # the zero point of int4 codes that have none of their own
 
 
@@ -58,12 +55,6 @@ class QuantisedWeight:
     @property
     def has_nibbles(self) -> bool:
         return self.kind in ("int4", "e2m1")
-
-    @property
-    def nbytes(self) -> int:
-        """What a product reads of it."""
-        scales = self.scales
-        return sum(each.nbytes for each in (self.codes, scales.scales, scales.zeros))
 
     def to(self, device: torch.device) -> Self:
         """On a device, without gaps between rows, as kernels read it."""
@@ -127,10 +118,6 @@ class QuantisedWeight:
             return self
         codes = pack_nibbles(unpack_nibbles(self.codes, self.block)[:, : self.inputs], block)
         return replace(self, codes=codes, block=block)
-
-    def for_kernels(self) -> Self:
-        """The same weight in the layout of our kernels."""
-        return self.in_blocks(NIBBLE_BLOCK)
 
     def _code_values(self) -> torch.Tensor:  # [out, in] float32; those of int4 from 0 to 15
         if not self.has_nibbles:

@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.ops.linear.any_weight import AnyWeight, are_alike
+from outrider.ops.linear.kernel_weight import NIBBLE_BLOCK, KernelWeight, kernel_weight
 from outrider.ops.linear.quantised_weight import GroupScales, QuantisedWeight
 
 
 @dataclass(frozen=True, slots=True)
 class QuantisedExperts:
-    """The rows of all experts, one after another, in the layout of our kernels."""
+    """The rows of all experts, one after another."""
 
-    weight: QuantisedWeight  # [experts * out, in]
+    weight: KernelWeight  # [experts * out, in]
     num: int
 
     @property
@@ -36,14 +37,14 @@ def stack_codes(
     for part in parts:
         if not isinstance(part, QuantisedWeight) or len(part.order):
             return None
-        piece = part.to(device).for_kernels()
+        piece = part.to(device).in_blocks(NIBBLE_BLOCK)
         if stack is None:
             stack = _empty_like(piece, shape[0] * shape[1])
         if not _is_like(stack, piece):
             return None
         _copy_rows(piece, stack, filled)
         filled += piece.shape[0]
-    return None if stack is None else QuantisedExperts(stack, shape[0])
+    return None if stack is None else QuantisedExperts(kernel_weight(stack), shape[0])
 
 
 def _is_like(first: QuantisedWeight, other: QuantisedWeight) -> bool:

@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.linear.kernel_weight import NIBBLE_BLOCK
 from outrider.ops.linear.linear_triton import LinearTile
 from outrider.ops.linear.quantised_product_triton import quantised_product, weight_arguments
-from outrider.ops.linear.quantised_weight import NIBBLE_BLOCK
 from outrider.ops.moe.expert_stack import ExpertStack, QuantisedExperts
 from outrider.ops.moe.routing_triton import ExpertBlocks, align_blocks
 
@@ -28,7 +28,7 @@ _COMBINED = 1024  # columns per program
 def _grouped_kernel(
     x,  # [num_pairs / PAIRS_PER_ROW, K]
     weight,  # [experts, N, K], or [experts, 2 N, K] when gated: gate, then up
-    scales,  # of quantised weights; see `quantised_product`
+    words,  # scales of quantised weights; see `quantised_product`
     zeros,
     factors,
     rows,  # [num_blocks, ROWS] int32
@@ -52,6 +52,7 @@ def _grouped_kernel(
     PDL: tl.constexpr,
     KIND: tl.constexpr,  # of the codes of quantised weights, or "dense"
     GROUP: tl.constexpr,
+    FORM: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
     HAS_FACTORS: tl.constexpr,
 ):
@@ -99,7 +100,7 @@ def _grouped_kernel(
             x_line,
             is_row,
             weight,
-            scales,
+            words,
             zeros,
             factors,
             lines,
@@ -112,6 +113,7 @@ def _grouped_kernel(
             PRECISION,
             KIND,
             GROUP,
+            FORM,
             HAS_ZEROS,
             HAS_FACTORS,
         )

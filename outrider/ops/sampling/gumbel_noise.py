@@ -8,6 +8,8 @@ import math
 
 import torch
 
+from outrider.ops.compiled.why_not_compiled import why_not_compiled
+
 # Elements worked on at once: the scratch stays in the cache of one core, and torch runs operations
 # of this size in the calling thread. About 60 parallel regions would each wait for a busy core.
 TILE = 32768
@@ -51,6 +53,10 @@ def gumbel(
     first: int = 0,
 ) -> torch.Tensor:  # [n, vocab] float32
     """Noise of every token of the vocabulary, or of as many from `first` on."""
+    if _is_compiled(seeds):
+        from outrider.ops.sampling.gumbel_noise_compiled import gumbel_compiled
+
+        return gumbel_compiled(seeds, positions, vocab, first)
     tokens = torch.arange(first, first + vocab, dtype=torch.int32, device=seeds.device)
     return gumbel_at(seeds, positions, tokens.expand(seeds.shape[0], vocab))
 
@@ -65,7 +71,16 @@ def gumbel_at(
         from outrider.ops.sampling.gumbel_noise_triton import gumbel_at_triton
 
         return gumbel_at_triton(seeds, positions, tokens)
+    if _is_compiled(seeds):
+        from outrider.ops.sampling.gumbel_noise_compiled import gumbel_at_compiled
+
+        return gumbel_at_compiled(seeds, positions, tokens)
     return gumbel_at_reference(seeds, positions, tokens)
+
+
+def _is_compiled(seeds: torch.Tensor) -> bool:
+    """Whether compiled functions of a CPU draw the noise."""
+    return seeds.device.type == "cpu" and not why_not_compiled("outrider.ops.compiled.gumbel_rows")
 
 
 def gumbel_at_reference(

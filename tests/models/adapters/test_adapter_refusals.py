@@ -78,7 +78,7 @@ def test_a_config_that_cannot_be_followed_is_refused_by_its_field(fields, named,
     [
         (lambda t: t.update({Q: t[Q][:, :-1].clone()}), r"instead of \[4, 32\]"),
         (lambda t: t.update({Q: t[Q].fill_(float("inf"))}), "not finite"),
-        (lambda t: t.update({Q: t[Q].to(torch.int64)}), "stored as I64"),
+        (lambda t: t.update({Q: t[Q].to(torch.int64)}), "stored as torch.int64"),
         (lambda t: t.pop(Q), "only one matrix of .*layers.1.self_attn.q_proj"),
         (lambda t: t.update({"base_model.model.lm_head.weight": torch.zeros(2)}), "lm_head"),
         (
@@ -118,6 +118,11 @@ def test_an_adapter_that_is_replaced_has_another_version(folder, bank):
     after = find_adapter(folder)
     assert after != before
     assert prefix_salt(after, "") != prefix_salt(before, "")
+    bank.place(1, before)  # it is in host memory since the check
+    bank.check(after)
+    for name in "abcde":  # many others come between
+        save_adapter("llama", folder / name)
+        bank.check(find_adapter(folder / name))
     with pytest.raises(RequestError, match="was replaced"):
         bank.place(1, before)
 

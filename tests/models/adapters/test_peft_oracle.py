@@ -6,7 +6,10 @@ import pytest
 import torch
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.lora import greedy_tokens, save_adapter
-from support.tiny import save_tiny
+from support.recurrent import FAMILIES as RECURRENT
+from support.recurrent import tiny_recurrent
+from support.row_harness import PAGE_SIZE
+from support.tiny import save_tiny, tiny_model
 
 from outrider.hub.adapter_folder import find_adapter
 from outrider.models.adapters.adapter_bank import BankSizes
@@ -52,3 +55,15 @@ def test_adapted_tokens_and_logprobs_are_those_of_peft(family, form, tmp_path):
     logits = theirs(input_ids=torch.tensor([PROMPT + expected])).logits[0, len(PROMPT) - 1 : -1]
     logprobs = logits.log_softmax(-1).gather(1, torch.tensor(expected)[:, None]).squeeze(1)
     assert torch.tensor(out.logprobs).sub(logprobs).abs().max() < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mixtral", "qwen3-moe", "qwen3.5", "qwen3-next"])
+def test_ordinary_attention_beside_experts_and_recurrent_layers_takes_adapters(family, tmp_path):
+    base = tiny_recurrent(family) if family in RECURRENT else tiny_model(family)
+    base.save_pretrained(tmp_path / "model")
+    theirs = save_adapter(base, tmp_path / "adapter", target_modules=["q_proj", "v_proj", "o_proj"])
+    page_size = PAGE_SIZE if family in RECURRENT else 4
+    engine = adapted_engine(tmp_path / "model", page_size=page_size)
+    out = run_all(engine, [submission("a", find_adapter(tmp_path / "adapter"))])["a"]
+    assert out.tokens == greedy_tokens(theirs, PROMPT, 8)

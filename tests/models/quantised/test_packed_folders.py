@@ -8,12 +8,17 @@ from safetensors.torch import load_file, save_file
 
 from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError
+from outrider.models.quantised.read_cut import read_cut
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_cut import Cut
+from outrider.ops.linear.any_weight import widened
+from outrider.ops.linear.quantised_weight import QuantisedWeight
 from tests.support import packed_folders as forms
 from tests.support.packed_forms import FORMS, FP8, packed_of
 from tests.support.spoken import tiny_llama
 from tests.support.v4 import harness_of, prompt, tiny_v4
+
+UNEVEN = ["fp8 blocks, rows no multiple"]  # half of a weight ends inside of a block
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +79,17 @@ def test_the_rest_of_a_weight_is_not_widened(form):
         few = found.narrow(parts, dim, 0, unit)
         assert found.shape(few)[dim] == unit
         assert found.quantised(few).widen().numel() == 64 * unit
+
+
+@pytest.mark.fast_cases(99)
+@pytest.mark.parametrize("form", [name for name in FORMS if name not in UNEVEN])
+def test_ranks_keep_the_codes_of_their_halves(form):
+    found, parts, values = packed_of(form, 64, 64)
+    has_order = len(found.quantised(parts).order) > 0
+    for cut in (Cut(0, ((0, 32),)), Cut(1, ((32, 64),)), Cut(0, ((8, 16), (40, 64)))):
+        part = read_cut(found, parts, cut)
+        assert isinstance(part, QuantisedWeight) or (has_order and cut.dim == 1)
+        assert torch.equal(widened(part), cut.of(values))
 
 
 @pytest.mark.parametrize("form", ["fp8 blocks", "GPTQ", "NVFP4"])

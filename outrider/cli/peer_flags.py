@@ -1,0 +1,115 @@
+"""Flags of vLLM and SGLang that have another name here, no effect, or no place."""
+
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+from outrider.errors import ConfigError
+
+COMMANDS = ("serve", "generate", "chat")  # those that load a model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerFlag:
+    """What one of their flags is here."""
+
+    means: Literal["ours", "nothing", "refused"]
+    text: str  # our flag, or the reason
+    has_value: bool = False
+
+
+def _ours(text: str, *, has_value: bool = False) -> PeerFlag:
+    """Our flags; the value is appended."""
+    return PeerFlag(means="ours", text=text, has_value=has_value)
+
+
+def _nothing(text: str, *, has_value: bool = False) -> PeerFlag:
+    return PeerFlag(means="nothing", text=text, has_value=has_value)
+
+
+def _refused(text: str, *, has_value: bool = False) -> PeerFlag:
+    return PeerFlag(means="refused", text=text, has_value=has_value)
+
+
+_ONE_ATTENTION = _refused(
+    "there is one attention for each device: Triton kernels on a GPU, compiled loops on a CPU; "
+    "omit the flag",
+    has_value=True,
+)
+_GRAPHS = "a step that repeats is captured; --disable-cuda-graph turns that off"
+
+PEER_FLAGS: dict[str, PeerFlag] = {
+    "--chunked-prefill-size": _ours("--max-num-batched-tokens", has_value=True),
+    "--disable-overlap-schedule": _ours("--depth 0"),
+    "--async-scheduling": _ours("--depth 1"),
+    "--no-async-scheduling": _ours("--depth 0"),
+    "--disable-radix-cache": _ours("--no-enable-prefix-caching"),
+    "--speculative-adaptive": _ours("--adaptive"),
+    "--enable-deterministic-inference": _ours("--deterministic"),
+    "--disable-log-requests": _ours("--no-access-log"),
+    "--trust-remote-code": _nothing("code of a checkpoint is never run"),
+    "--enable-chunked-prefill": _nothing("prompts are always read in chunks"),
+    "--enable-mixed-chunk": _nothing("prompts and answers always share steps"),
+    "--enable-multi-layer-eagle": _nothing("the draft modules of the checkpoint decide"),
+    "--disable-piecewise-cuda-graph": _nothing(_GRAPHS),
+    "--cuda-graph-max-bs": _nothing(_GRAPHS, has_value=True),
+    "--max-seq-len-to-capture": _nothing(_GRAPHS, has_value=True),
+    "--enable-metrics": _nothing("/metrics is always there"),
+    "--disable-log-stats": _nothing("there is a status line only while requests run"),
+    "--skip-server-warmup": _nothing("the server takes requests when all shapes are captured"),
+    "--attention-backend": _ONE_ATTENTION,
+    "--prefill-attention-backend": _ONE_ATTENTION,
+    "--decode-attention-backend": _ONE_ATTENTION,
+    "--speculative-draft-attention-backend": _ONE_ATTENTION,
+    "--pipeline-parallel-size": _refused(
+        "layers are not divided over processes; use --tensor-parallel-size", has_value=True
+    ),
+    "--pp-size": _refused(
+        "layers are not divided over processes; use --tensor-parallel-size", has_value=True
+    ),
+    "--enable-torch-compile": _refused("kernels are written by hand and captured; omit the flag"),
+    "--cpu-offload-gb": _refused(
+        "weights stay on the device; use --quantization fp8, or a quantised checkpoint",
+        has_value=True,
+    ),
+    "--enable-hierarchical-cache": _refused("KV is cached on the device alone; omit the flag"),
+}
+
+
+def take_peer_flags(arguments: list[str], known: set[str]) -> list[str]:
+    """The arguments in our flags. A flag that this command knows is left alone."""
+    if arguments[:1] not in [[name] for name in COMMANDS]:
+        return arguments
+    taken, rest = arguments[:1], list(arguments[1:])
+    while rest:
+        argument = rest.pop(0)
+        if argument == "--":
+            return [*taken, argument, *rest]
+        name, _, value = argument.partition("=")
+        flag = PEER_FLAGS.get(name)
+        if flag is None or name in known:
+            taken.append(argument)
+            continue
+        if flag.has_value and not value:
+            value = _pop_value(name, rest)
+        taken += _meaning(name, flag, value, known)
+    return taken
+
+
+def _pop_value(name: str, rest: list[str]) -> str:
+    if not rest or rest[0].startswith("--"):
+        raise ConfigError(f"{name} needs a value; give one or omit the flag")
+    return rest.pop(0)
+
+
+def _meaning(name: str, flag: PeerFlag, value: str, known: set[str]) -> list[str]:
+    if flag.means == "refused":
+        raise ConfigError(f"{name}: {flag.text}")
+    ours = flag.text.split()
+    if flag.means == "nothing" or ours[0] not in known:
+        reason = flag.text if flag.means == "nothing" else f"{ours[0]} has no effect here"
+        print(f"note: {name} changes nothing: {reason}", file=sys.stderr)
+        return []
+    if value.startswith("-"):
+        raise ConfigError(f"{name} {value}: prompts are always read in chunks; give a size above 0")
+    return [*ours, value] if flag.has_value else ours

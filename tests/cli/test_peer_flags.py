@@ -1,0 +1,70 @@
+"""Flags of vLLM and SGLang become ours, change nothing with a note, or are refused."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from outrider.cli.main import _expand, app, run
+from outrider.cli.peer_flags import COMMANDS, PEER_FLAGS
+
+PAGE = Path(__file__).parents[2] / "docs/migrate.md"
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        (["--chunked-prefill-size", "512"], ["--max-num-batched-tokens", "512"]),
+        (["--chunked-prefill-size=512"], ["--max-num-batched-tokens", "512"]),
+        (["--disable-overlap-schedule"], ["--depth", "0"]),
+        (["--disable-radix-cache"], ["--no-enable-prefix-caching"]),
+        (["--speculative-adaptive", "--steps", "3"], ["--adaptive", "--steps", "3"]),
+    ],
+    ids=str,
+)
+def test_a_flag_with_another_name_is_ours(given, ours):
+    assert _expand(["serve", "model", *given]) == ["serve", "model", *ours]
+
+
+def test_a_flag_that_means_nothing_here_says_why(capsys):
+    assert _expand(["serve", "--trust-remote-code", "--port", "1"]) == ["serve", "--port", "1"]
+    note = "note: --trust-remote-code changes nothing: code of a checkpoint is never run"
+    assert capsys.readouterr().err.strip() == note
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (["--attention-backend", "flashinfer"], "one attention for each device"),
+        (["--pp-size", "2"], "use --tensor-parallel-size"),
+        (["--chunked-prefill-size", "-1"], "always read in chunks"),
+        (["--chunked-prefill-size"], "needs a value"),
+    ],
+    ids=str,
+)
+def test_a_flag_that_cannot_be_followed_is_refused_with_the_reason(capsys, command, given, reason):
+    assert run([command, *given]) == 1
+    assert reason in capsys.readouterr().err
+
+
+def test_our_own_flags_and_prompts_are_left_alone():
+    prompt = ["generate", "--max-tokens", "3", "--", "--trust-remote-code"]
+    assert _expand(prompt) == prompt
+    assert _expand(["models", "--trust-remote-code"]) == ["models", "--trust-remote-code"]
+
+
+def test_every_translation_names_a_flag_that_exists():
+    group = typer.main.get_command(app)
+    for name, flag in PEER_FLAGS.items():
+        params = group.commands["serve"].params
+        known = {each for one in params for each in (*one.opts, *one.secondary_opts)}
+        assert name not in known, name
+        if flag.means == "ours":
+            assert flag.text.split()[0] in known
+
+
+@pytest.mark.parametrize("name", PEER_FLAGS)
+def test_every_flag_is_in_the_guide(name):
+    assert re.search(rf"`{name}\b", PAGE.read_text())

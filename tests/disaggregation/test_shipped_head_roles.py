@@ -1,0 +1,104 @@
+"""The default model with its shipped head, in three processes: prefill, decode and a router."""
+
+import contextlib
+import shutil
+import struct
+import subprocess
+
+import httpx
+import pytest
+from support.role_servers import KEY, assert_clean, free_port
+from support.served import LONG_S, ServerProcess, wait_for
+
+from outrider.hub.aliases import DEFAULT_ALIAS
+
+TEXT = (
+    "The Rhine is a river of about 1230 kilometres. It rises in the Alps and ends in the sea. " * 8
+)
+QUESTION = {"role": "user", "content": TEXT + "What is said about the Rhine? Explain in detail."}
+BODY = {
+    "model": "smollm2",
+    "messages": [QUESTION],
+    "max_tokens": 40,
+    "trace": True,
+    "temperature": 0.0,
+    "seed": 11,
+}
+SETTINGS = {
+    "greedy": {},
+    "sampled": {"temperature": 0.8, "logprobs": True, "top_logprobs": 3},
+}
+
+
+def single(text):
+    """A number in the precision that servers have: the router writes numbers anew."""
+    return struct.unpack("f", struct.pack("f", float(text)))[0]
+
+
+@pytest.fixture(scope="module", name="roles")
+def prefill_and_decode(smollm2_folder, tmp_path_factory):
+    """Both servers, and the port of the first's side channel."""
+    del smollm2_folder  # the model is cached now
+    logs, port = tmp_path_factory.mktemp("roles"), free_port()
+    flags = ("--served-model-name", "smollm2", "--no-adaptive", "--kv-tokens", "4096")
+    flags += ("--disaggregation-transfer-backend", "tcp", "--no-check-draft")
+
+    def start(mode, *more):
+        own = ("--disaggregation-mode", mode, *flags, *more)
+        return ServerProcess(DEFAULT_ALIAS, logs / mode, *own, environment=KEY)
+
+    with contextlib.ExitStack() as held:
+        servers = []
+        for mode, more in (
+            ("prefill", ("--disaggregation-bootstrap-port", str(port))),
+            ("decode", ()),
+        ):
+            servers.append(start(mode, *more))
+            held.callback(servers[-1].process.wait)
+            held.callback(servers[-1].process.kill)
+        yield (*servers, port)
+
+
+@pytest.fixture(scope="module", name="router")
+def running_vllm_router(roles, tmp_path_factory):
+    """vllm-router passes on fields that it does not know, such as `trace`; the others drop them."""
+    if shutil.which("vllm-router") is None:
+        pytest.skip("vllm-router is not installed (pip install vllm-router)")
+    prefill, decode, bootstrap_port = roles
+    port = free_port()
+    command = ["vllm-router", "--vllm-pd-disaggregation", "--host", "127.0.0.1"]
+    command += ["--port", str(port)]
+    command += ["--prefill", prefill.url, str(bootstrap_port), "--decode", decode.url]
+    command += ["--policy", "round_robin", "--prometheus-port", str(free_port())]
+    with (tmp_path_factory.mktemp("router") / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LONG_S) as client:
+
+        def is_ready():
+            with contextlib.suppress(httpx.HTTPError):
+                return client.get("/health").status_code == 200
+            return False
+
+        wait_for(is_ready)
+        yield client
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
+def test_tokens_and_rounds_are_those_of_one_server(roles, router, name):
+    prefill, decode, _ = roles
+    body = {**BODY, **SETTINGS[name]}
+    answer = router.post("/v1/chat/completions", json={**body, "cache_salt": f"routed {name}"})
+    assert answer.status_code == 200, answer.text
+    # Asked without a router and with another salt, the decode server computes all of it.
+    alone = decode.post("/v1/chat/completions", {**body, "cache_salt": f"alone {name}"})
+    answers = [each.json(parse_float=single) for each in (answer, alone)]
+    usages = [each["usage"]["prompt_tokens_details"] for each in answers]
+    assert usages[0]["cached_tokens"] > 150
+    assert usages[1]["cached_tokens"] == 0
+    (routed,), (right,) = (each["choices"] for each in answers)
+    assert routed == right
+    assert any(len(each["path"]) > 1 for each in right["rounds"]), "no draft was accepted"
+    assert_clean(prefill, decode)
