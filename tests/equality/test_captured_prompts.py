@@ -33,7 +33,7 @@ def differences(models, drafter="eagle3"):
     return found
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.fast_cases(0)
 @pytest.mark.parametrize("drafter", ["eagle3", "eagle", "mtp", "relative"])
 def test_the_third_prompt_of_a_shape_is_replayed_and_equals_eager(models, drafter):
     assert differences(models, drafter) == []

@@ -114,6 +114,7 @@ def test_a_stop_inside_a_round_ends_the_hidden_states_too(models):
     assert states["r0"] == pytest.approx(right, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_preempted_request_reports_every_position_once(models):
     shape = Shape(kv_tokens=64, page_size=4, max_rows=4)
     engine = engine_of(models.target, shape)

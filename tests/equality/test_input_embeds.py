@@ -128,7 +128,7 @@ def test_a_stale_embedding_slot_is_noticed(models, monkeypatch):
         assert (answer.tokens == reference(models.theirs, vectors)[0]) is is_right
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.fast_cases(0)
 @pytest.mark.parametrize(("drafter", "tree", "shape"), CASES, ids=lambda each: str(each)[:8])
 def test_embeddings_of_ids_are_the_ids(models, drafter, tree, shape):
     """Tokens, log-probabilities and drafts, with the sampling of every row its own."""
@@ -150,6 +150,7 @@ def test_embeddings_of_ids_are_the_ids(models, drafter, tree, shape):
         assert got.last.progress == expected.last.progress  # rounds, drafts, what was accepted
 
 
+@pytest.mark.slow
 def test_prefixes_are_shared_by_content_alone(models):
     engine = engine_of(models.target, Shape(page_size=4))
     first = random_embeds(models.theirs, 12, seed=1)

@@ -36,6 +36,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("pooler", [None, MEAN], ids=["last", "mean"])
 @pytest.mark.parametrize("executor", ["eager", "tape"])
 def test_both_kinds_are_those_of_transformers(folder, pooler, executor):

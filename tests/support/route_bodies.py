@@ -3,6 +3,7 @@
 BASES = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "the"}], "max_tokens": 2},
     "/v1/completions": {"prompt": "the", "max_tokens": 2},
+    "/v1/embeddings": {"input": "the"},
     "/v1/responses": {"input": "the", "max_output_tokens": 2},
     "/generate": {"text": "the", "sampling_params": {"max_new_tokens": 2}},
     "/tokenize": {"prompt": "the"},
