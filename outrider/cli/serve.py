@@ -111,6 +111,9 @@ class ServerFlags:
     disaggregation_bootstrap_port: Annotated[
         int, _flag("Port where a prefill server waits for decode servers.", least=1)
     ] = WHOLE_REQUESTS.port
+    disaggregation_host: Annotated[
+        str, _flag("Name or address by which decode servers reach a prefill server.")
+    ] = ""
     disaggregation_transfer_backend: Annotated[
         TransferBackend, _flag("What moves the KV of prompts between servers.")
     ] = WHOLE_REQUESTS.backend
@@ -135,6 +138,7 @@ class ServerFlags:
         return DisaggregationConfig(
             mode=self.disaggregation_mode,
             host=self.host,
+            advertised_host=self.disaggregation_host,
             port=self.disaggregation_bootstrap_port,
             backend=self.disaggregation_transfer_backend,
         )

@@ -84,6 +84,7 @@ class DisaggregationConfig:
 
     mode: RoleMode = "null"
     host: str = "127.0.0.1"  # where a prefill engine listens for decode engines
+    advertised_host: str = ""  # by which decode engines find it; empty: host, or its name
     port: int = 8998
     backend: TransferBackend = "nixl"
     lease_s: float = 30.0  # that offered KV waits for a sign of its reader

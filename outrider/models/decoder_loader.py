@@ -50,7 +50,7 @@ from outrider.models.layers.adjusted_layers import AdjustedAttention, AdjustedFe
 from outrider.models.layers.attention_layer import Attention
 from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import Gate, SharedGate, gate_of
-from outrider.models.layers.kv_scales import NO_SCALES, HeadScales, KVScales
+from outrider.models.layers.kv_scales import KVScales
 from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.normed_linear import gate_behind
@@ -64,7 +64,7 @@ from outrider.models.model_config import (
     read_config,
 )
 from outrider.models.norm_tensors import norm_weight
-from outrider.models.quantised.stored_kv_scales import find_kv_scales
+from outrider.models.quantised.stored_kv_scales import find_kv_scales, scales_of_heads
 from outrider.models.rank_share import decoder_cuts, share_of
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
@@ -214,17 +214,10 @@ class _Builder:
         whole = self._model.attention
         assert isinstance(whole, AttentionConfig), "latents have no such scales"
         found = find_kv_scales(self._stored_scales, prefix, whole.kv_heads)
-        if found is None:
-            return NO_SCALES
         cut, dim = self._cuts.cut(prefix + "k_proj.weight"), whole.head_dim
         heads = cut.of(torch.arange(whole.kv_heads * dim))[::dim] // dim  # of this rank
-        return HeadScales.make(
-            found.keys[heads],
-            found.values[heads],
-            group=attention.heads // attention.kv_heads,
-            dtype=self._dtype,
-            device=self._device,
-        )
+        group = attention.heads // attention.kv_heads
+        return scales_of_heads(found, heads, group, dtype=self._dtype, device=self._device)
 
     def build(self) -> Decoder:
         config, embedding = self._config, self._embedding()

@@ -1,5 +1,6 @@
 """Clients choose rooms, and pages are used again: a transfer touches its own only."""
 
+import socket
 import threading
 from dataclasses import replace
 
@@ -139,6 +140,20 @@ def test_prompts_that_share_a_room_are_refused():
         )
         with pytest.raises(RequestError, match="a room of its own per prompt"):
             body._orders(role, 2)
+
+
+def test_a_prefill_server_tells_the_host_that_it_was_given():
+    body = CompletionRequest.model_validate(
+        {"prompt": "a", "kv_transfer_params": {"do_remote_decode": True}}
+    )
+    for listens, told, right in (
+        ("0.0.0.0", "", socket.gethostname()),
+        ("10.0.0.7", "", "10.0.0.7"),
+        ("0.0.0.0", "prefill.example", "prefill.example"),
+    ):
+        role = DisaggregationConfig(mode="prefill", host=listens, advertised_host=told)
+        (order,) = body._orders(role, 1)
+        assert (order.kind, order.host) == ("offer", right)
 
 
 def test_the_name_of_a_prompts_kv_has_its_salt_and_its_adapter():

@@ -61,6 +61,10 @@ QWEN = {"architectures": ["Qwen2ForCausalLM"]}
             QWEN | {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 1},
             (WHOLE_TEXT, 7),
         ),
+        (
+            QWEN | {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 0},
+            (7, 7),
+        ),
         ({"sliding_window": 7, "use_sliding_window": False}, (WHOLE_TEXT, WHOLE_TEXT)),
     ],
 )
@@ -108,6 +112,8 @@ def test_every_fourth_layer_of_smollm3_has_no_rope():
     assert [rope == NO_ROPE for rope in ropes] == [False, False, False, True] * 2
     with pytest.raises(ConfigError, match="no_rope_layers"):
         parsed(**smollm3, no_rope_layers=[1, 0])
+    with pytest.raises(ConfigError, match="add layer_types"):
+        parsed(**smollm3, use_sliding_window=True, sliding_window=7)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +165,7 @@ def test_yarn_without_an_original_context_uses_the_context_of_the_model():
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window, got None"),
         ({"layer_types": ["sliding_attention"], "sliding_window": 4}, "each of the 2 layers"),
         ({"layer_types": ["chunked_attention"] * 2}, "chunked_attention"),
+        ({"layer_types": [{}, []]}, "layer_types"),
         ({"sliding_window": 0}, "a positive integer sliding_window"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"layer_types": 1}, "a list layer_types, got 1"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider.errors import ConfigError
+from outrider.models.layers.kv_scales import NO_SCALES, HeadScales, KVScales
 
 # The end of a name below the attention module, and what it scales.
 _NAMES = {
@@ -43,6 +44,21 @@ def find_kv_scales(
         return None
     one = torch.ones(kv_heads)
     return StoredScales(keys=found.get("k", one), values=found.get("v", one))
+
+
+def scales_of_heads(
+    stored: StoredScales | None,
+    heads: torch.Tensor,  # [n] int64 heads of keys
+    group: int,  # query heads of each of them
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> KVScales:
+    """The scales of some heads, as attention uses them."""
+    if stored is None:
+        return NO_SCALES
+    keys, values = stored.keys[heads], stored.values[heads]
+    return HeadScales.make(keys, values, group=group, dtype=dtype, device=device)
 
 
 def _checked(name: str, stored: torch.Tensor, kv_heads: int) -> torch.Tensor:  # [kv_heads]

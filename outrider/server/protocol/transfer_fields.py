@@ -118,7 +118,8 @@ def _room_order(
 
 
 def _offer(role: DisaggregationConfig, room: str) -> TransferOrder:
-    host = socket.gethostname() if role.host in _WILDCARDS else role.host
+    own = socket.gethostname() if role.host in _WILDCARDS else role.host
+    host = role.advertised_host or own
     return TransferOrder(kind="offer", room=room, host=host, port=role.port)
 
 
