@@ -9,8 +9,9 @@ A group of query tokens is `NUM_GROUP` integers:
     0 first query token, 1 how many, 2 places, 3 slots, 4 mask, 5 width, 6 keys
 """
 
+import llvmlite.binding as llvm
 import numpy as np
-from numba import carray
+from numba import carray, types
 
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.exponential import exp_of
@@ -24,6 +25,7 @@ _MOST_HEADS = 4  # that are computed at once
 _NUM_GIVEN = 12
 _NUM_CODES = 256
 _MANY = 1 << 40
+_ATTEND = types.void(*[types.intp] * 12)
 
 
 @compiled("int64(int64)")
@@ -214,13 +216,18 @@ def _find_visible(group: np.ndarray, token: int, visible: np.ndarray) -> int:
     return num
 
 
-@compiled()
-def attend(
-    group: np.ndarray,  # [NUM_GROUP]
-    query: tuple[int, int],  # address of float32 [num_query, stride], and the stride
-    sizes: tuple[int, int, int],  # query heads, vectors of a slot, channels of a head
-    stored: tuple[int, int],  # address of [slots, vectors, dim], and of a table if these are codes
-    rule: tuple[np.float32, np.float32, int],  # scale, soft cap or 0, sliding window
+@callback(_ATTEND)
+def _attend(
+    group_at: int,  # address of int64 [NUM_GROUP]
+    query: int,  # address of float32 [num_query, stride]
+    stride: int,
+    heads: int,  # of queries
+    vectors: int,  # of a slot
+    dim: int,  # channels of a head
+    pool_at: int,  # address of [slots, vectors, dim]
+    table_at: int,  # address of a table if the pool has codes, else 0
+    factors_at: int,  # address of float32 [2]: scale, soft cap or 0
+    window: int,
     out_at: int,  # address of float32 [num_query, heads, dim]
     scratch_at: int,  # `key_scratch` for every thread
 ) -> None:
@@ -228,7 +235,9 @@ def attend(
 
     So the keys of a row stay in its cache, and threads have tokens that see many and few keys.
     """
-    (heads, vectors, dim), keys, threads = sizes, group[6], num_threads()
+    group = carray(pointer_to(group_at), (NUM_GROUP,), np.int64)
+    factors = carray(pointer_to(factors_at), (2,), np.float32)
+    rule, keys, threads = (factors[0], factors[1], window), group[6], num_threads()
     kv_heads, most = vectors // 2, max(most_queries(dim), 1)
     per_key, scratch = heads // kv_heads, scratch_at + thread_index() * key_scratch(keys)
     visible = carray(pointer_to(scratch), (keys,), np.int64)
@@ -236,14 +245,19 @@ def attend(
     for kv_head in range(kv_heads):
         for token in range((thread_index() + kv_head) % threads, group[1], threads):
             num, row = _find_visible(group, token, visible), group[0] + token
-            seen = visible[max(num - rule[2], 0) : num]
+            seen = visible[max(num - window, 0) : num]
             for first in range(kv_head * per_key, (kv_head + 1) * per_key, most):
                 n = min(most, (kv_head + 1) * per_key - first)
-                query_at = query[0] + (row * query[1] + first * dim) * 4
+                query_at = query + (row * stride + first * dim) * 4
                 target_at = out_at + (row * heads + first) * dim * 4
                 own = carray(pointer_to(query_at), (n, dim), np.float32)
                 target = carray(pointer_to(target_at), (n, dim), np.float32)
-                _read(own, stored, (vectors, kv_head), seen, scores, rule, target)
+                _read(own, (pool_at, table_at), (vectors, kv_head), seen, scores, rule, target)
+
+
+# Callers get a symbol: numba would compile the function again inside of each of them.
+llvm.add_symbol("outrider_attend", _attend.address)
+attend = types.ExternalFunction("outrider_attend", _ATTEND)
 
 
 @callback("void(voidptr)")
@@ -253,10 +267,9 @@ def attend_rows(pointer: int) -> None:
     groups.
     """
     given = carray(pointer, (_NUM_GIVEN + MOST_GROUPS * NUM_GROUP,), np.int64)
-    factors = carray(pointer_to(given[7]), (2,), np.float32)
-    rule = (factors[0], factors[1], given[8])
-    query, sizes = (given[1], given[2]), (given[3], given[4], given[5])
+    query, stride, heads, vectors, dim, pool, factors, window, out, scratch, table = given[1:12]
     for number in range(given[0]):
-        start = _NUM_GIVEN + number * NUM_GROUP
-        group = given[start : start + NUM_GROUP]
-        attend(group, query, sizes, (given[6], given[11]), rule, given[9], given[10])
+        group = given[_NUM_GIVEN + number * NUM_GROUP :].ctypes.data
+        attend(
+            group, query, stride, heads, vectors, dim, pool, table, factors, window, out, scratch
+        )

@@ -13,8 +13,9 @@ A callback gets the address of such an array, and behind it its own operands:
     18 slots (`projected_heads`)
 """
 
+import llvmlite.binding as llvm
 import numpy as np
-from numba import carray
+from numba import carray, types
 
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.block_kind import TILE
@@ -34,6 +35,9 @@ from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_fo
 ADDED = -1
 NUM_WEIGHT = 8
 _NUM_GIVEN = 19
+_PRODUCT = types.void(*[types.intp] * 6)
+_GATED = types.void(*[types.intp] * 5)
+_STORE = types.void(*[types.intp] * 9)
 
 
 @compiled()
@@ -49,17 +53,18 @@ def _operands(
     return (kind, first, tile_bytes, num_blocks), coded, tile_sums(scratch, inputs)
 
 
-@compiled()
-def multiply(
-    weight: np.ndarray,  # [NUM_WEIGHT]
+@callback(_PRODUCT)
+def _multiply(
+    weight_at: int,  # address of int64 [NUM_WEIGHT]
     rows: int,
     x_at: int,  # address of float32 [rows, inputs]
     scratch: int,  # address of `scratch_bytes`
     out_at: int,  # address of float32 [rows, outputs]
-    is_added: bool,
+    added: int,  # ADDED: to the output
 ) -> None:
-    """norm(x) W^T, added to the output if asked."""
-    outputs = weight[5]
+    """norm(x) W^T"""
+    weight = carray(pointer_to(weight_at), (NUM_WEIGHT,), np.int64)
+    outputs, is_added = weight[5], added == ADDED
     out = carray(pointer_to(out_at), (rows, outputs), np.float32)
     blocks, coded, sums = _operands(weight, rows, x_at, scratch)
     first_tile, last_tile = own_tiles(outputs)
@@ -80,15 +85,16 @@ def multiply(
             row += num
 
 
-@compiled()
-def multiply_gated(
-    weight: np.ndarray,  # [NUM_WEIGHT]
+@callback(_GATED)
+def _multiply_gated(
+    weight_at: int,  # address of int64 [NUM_WEIGHT]
     rows: int,
     x_at: int,
     scratch: int,
     out_at: int,  # address of float32 [rows, outputs / 2]
 ) -> None:
     """silu(gate) * up of the two halves of norm(x) W^T; halves are whole tiles."""
+    weight = carray(pointer_to(weight_at), (NUM_WEIGHT,), np.int64)
     outputs = weight[5] // 2
     out = carray(pointer_to(out_at), (rows, outputs), np.float32)
     blocks, coded, sums = _operands(weight, rows, x_at, scratch)
@@ -128,19 +134,21 @@ def _store(key: np.ndarray, value: np.ndarray, key_to: np.ndarray, value_to: np.
         value_to[place] = checked if checked == checked else none
 
 
-@compiled()
-def rotate_and_store(
+@callback(_STORE)
+def _rotate_and_store(
     rows: int,
     out_at: int,  # address of float32 [rows, heads + vectors, dim]
-    sizes: tuple[int, int, int],  # query heads, vectors of a slot, channels of a head
-    angles: tuple[int, int],  # addresses of cosines and sines, float32 [rows, dim] both
+    heads: int,  # of queries
+    vectors: int,  # of a slot
+    dim: int,  # channels of a head
+    cos_at: int,  # address of float32 [rows, dim]
+    sin_at: int,  # likewise
     pool_at: int,  # address of float32 [slots, vectors, dim]
     slots_at: int,  # address of int64 [rows]
 ) -> None:
     """Rotate the queries of x W^T in place; write its keys, likewise rotated, and its values."""
-    heads, vectors, dim = sizes
-    cos = carray(pointer_to(angles[0]), (rows, dim), np.float32)
-    sin = carray(pointer_to(angles[1]), (rows, dim), np.float32)
+    cos = carray(pointer_to(cos_at), (rows, dim), np.float32)
+    sin = carray(pointer_to(sin_at), (rows, dim), np.float32)
     pool = carray(pointer_to(pool_at), (1 << 40, vectors, dim), np.float32)
     slots = carray(pointer_to(slots_at), (rows,), np.int64)
     out = carray(pointer_to(out_at), (rows, heads + vectors, dim), np.float32)
@@ -153,17 +161,25 @@ def rotate_and_store(
             _store(out[row, head], out[row, head + kv_heads], stored[own], stored[own + kv_heads])
 
 
+# Callers get symbols: numba would compile these functions again inside of each of them.
+llvm.add_symbol("outrider_multiply", _multiply.address)
+llvm.add_symbol("outrider_multiply_gated", _multiply_gated.address)
+llvm.add_symbol("outrider_rotate_and_store", _rotate_and_store.address)
+multiply = types.ExternalFunction("outrider_multiply", _PRODUCT)
+multiply_gated = types.ExternalFunction("outrider_multiply_gated", _GATED)
+rotate_and_store = types.ExternalFunction("outrider_rotate_and_store", _STORE)
+
+
 @callback("void(voidptr)")
 def block_product(pointer: int) -> None:
     given = carray(pointer, (_NUM_GIVEN,), np.int64)
-    weight = given[:NUM_WEIGHT]
-    multiply(weight, given[8], given[9], given[10], given[11], given[12] == ADDED)
+    multiply(given.ctypes.data, given[8], given[9], given[10], given[11], given[12])
 
 
 @callback("void(voidptr)")
 def gated_product(pointer: int) -> None:
     given = carray(pointer, (_NUM_GIVEN,), np.int64)
-    multiply_gated(given[:NUM_WEIGHT], given[8], given[9], given[10], given[11])
+    multiply_gated(given.ctypes.data, given[8], given[9], given[10], given[11])
 
 
 @callback("void(voidptr)")
@@ -171,7 +187,7 @@ def projected_heads(pointer: int) -> None:
     """Rotated queries from x W^T; keys and values are written to their slots."""
     given = carray(pointer, (_NUM_GIVEN,), np.int64)
     rows, out = given[8], given[11]
-    multiply(given[:NUM_WEIGHT], rows, given[9], given[10], out, False)
+    multiply(given.ctypes.data, rows, given[9], given[10], out, 0)
     wait_for_team()
-    sizes, angles = (given[12], given[13], given[14]), (given[15], given[16])
-    rotate_and_store(rows, out, sizes, angles, given[17], given[18])
+    heads, vectors, dim, cos, sin, pool, slots = given[12:]
+    rotate_and_store(rows, out, heads, vectors, dim, cos, sin, pool, slots)

@@ -82,7 +82,7 @@ def kernel_folder() -> Path | None:
         tempfile.TemporaryFile(dir=folder).close()
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
         _log.warning(
-            "CPU kernels are compiled at every start, about 10 s: %s; "
+            "CPU kernels are compiled at every start, about 14 s: %s; "
             "set OUTRIDER_CACHE to a folder that can be written to",
             error,
         )

@@ -7,7 +7,7 @@ theirs. The array of integers that it gets has a head, then `MOST_GROUPS` groups
     0 length of the array, 1 layers, 2 weights [layers, 4, NUM_WEIGHT]: qkv, output, gate_up, down
     3 rows, 4 input of the first layer, 5 stream, 6 hidden
     7 query heads, 8 vectors of a slot, 9 channels of a head, 10 cosines, 11 sines, 12 slots,
-    13 scale as float32, 14 groups
+    13 scale and a soft cap of 0 as float32, 14 groups
     15 channels of qkv, 16 output of attention, 17 gated channels, 18 scratch
     19 aux hidden states, 20 their channels, 21 how many layers they are of
 """
@@ -18,6 +18,7 @@ from numba import carray
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.attend_keys import MOST_GROUPS, NUM_GROUP, attend
 from outrider.ops.compiled.block_product import (
+    ADDED,
     NUM_WEIGHT,
     multiply,
     multiply_gated,
@@ -27,24 +28,27 @@ from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
 
 NUM_HEAD = 22
-# Layers with other rules for scores do not run here.
-_NO_CAP, _WHOLE_TEXT = np.float32(0.0), 1 << 30
+_WHOLE_TEXT = 1 << 30  # layers with other windows do not run here
+_WEIGHT_BYTES = 8 * NUM_WEIGHT
 _POOLS = NUM_HEAD + MOST_GROUPS * NUM_GROUP
 
 
 @compiled()
-def _attention(given: np.ndarray, qkv: np.ndarray, x_at: int, pool: int) -> None:
+def _attention(given: np.ndarray, qkv: int, x_at: int, pool: int) -> None:
     """Norm, projection, rotation and the KV write; then attention."""
-    rows, slots, channels, scratch = given[3], given[12], given[15], given[18]
-    sizes, angles = (given[7], given[8], given[9]), (given[10], given[11])
-    multiply(qkv, rows, x_at, scratch, channels, False)
+    rows, channels, scratch = given[3], given[15], given[18]
+    heads, vectors, dim, cos, sin, slots, factors = given[7:14]
+    multiply(qkv, rows, x_at, scratch, channels, 0)
     wait_for_team()
-    rotate_and_store(rows, channels, sizes, angles, pool, slots)
+    rotate_and_store(rows, channels, heads, vectors, dim, cos, sin, pool, slots)
     wait_for_team()
-    rule = (carray(pointer_to(given[13]), (1,), np.float32)[0], _NO_CAP, _WHOLE_TEXT)
+    stride, out = (heads + vectors) * dim, given[16]
     for number in range(given[14]):
-        group = given[NUM_HEAD + number * NUM_GROUP : NUM_HEAD + (number + 1) * NUM_GROUP]
-        attend(group, (channels, qkv[5]), sizes, (pool, 0), rule, given[16], scratch)
+        group = given[NUM_HEAD + number * NUM_GROUP :].ctypes.data
+        attend(
+            group, channels, stride, heads, vectors, dim, pool, 0, factors, _WHOLE_TEXT, out,
+            scratch,
+        )  # fmt: skip
     wait_for_team()
 
 
@@ -67,16 +71,17 @@ def run_layers(pointer: int) -> None:
     given = carray(pointer, (length,), np.int64)
     layers, rows, stream = given[1], given[3], given[5]
     attended, gated, scratch = given[16], given[17], given[18]
-    weights = carray(pointer_to(given[2]), (layers, 4, NUM_WEIGHT), np.int64)
     _copy_stream(given, 0)
     for number in range(layers):
-        own = weights[number]
+        qkv = given[2] + 4 * number * _WEIGHT_BYTES
+        output = qkv + _WEIGHT_BYTES
+        gate_up, down = output + _WEIGHT_BYTES, output + 2 * _WEIGHT_BYTES
         x_at = stream if number else given[4]
-        _attention(given, own[0], x_at, given[_POOLS + number])
-        multiply(own[1], rows, attended, scratch, stream, True)
+        _attention(given, qkv, x_at, given[_POOLS + number])
+        multiply(output, rows, attended, scratch, stream, ADDED)
         wait_for_team()
-        multiply_gated(own[2], rows, stream, scratch, gated)
+        multiply_gated(gate_up, rows, stream, scratch, gated)
         wait_for_team()
-        multiply(own[3], rows, gated, scratch, stream, True)
+        multiply(down, rows, gated, scratch, stream, ADDED)
         wait_for_team()
         _copy_stream(given, number + 1)

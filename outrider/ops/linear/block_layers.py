@@ -61,7 +61,7 @@ class BlockLayers:
     def __init__(self, layers: Sequence[BlockLayer], scale: float) -> None:
         self._layers = tuple(layers)  # whose memory the table points to
         self._table = torch.tensor([layer.fields for layer in layers], dtype=torch.int64)
-        self._scale = torch.tensor(scale, dtype=torch.float32)
+        self._factors = torch.tensor([scale, 0.0], dtype=torch.float32)  # and no soft cap
         self._widest = max(layer.widest for layer in layers)
 
     def __call__(
@@ -97,7 +97,7 @@ class BlockLayers:
             *(rows, x.data_ptr(), stream.data_ptr(), stream.shape[1]),
             *(attended // head_dim, vectors, head_dim),
             *(step.rotation.cos.data_ptr(), step.rotation.sin.data_ptr(), step.slots.data_ptr()),
-            *(self._scale.data_ptr(), len(groups)),
+            *(self._factors.data_ptr(), len(groups)),
             *(channels_at, attended_at, attended_at + item * attended, scratch.data_ptr()),
             *(step.aux.data_ptr(), step.aux.shape[1], len(step.aux_layers)),
         )
