@@ -6,6 +6,7 @@ from typing import Any
 from outrider.errors import ConfigError
 from outrider.models.config_fields import (
     read_list,
+    read_number_or,
     read_object,
     read_real_or,
     read_size,
@@ -16,6 +17,7 @@ from outrider.models.rope_config import NO_ROPE, RopeConfig, parse_rope
 from outrider.ops.attention.attention_rule import WHOLE_TEXT
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_MAX_WINDOW_LAYERS = 28  # where Qwen configs do not have the field
 _ROPE_FIELDS = ("rope_theta", "rope_scaling", "rope_parameters")
 _LAYER_TYPES = (_FULL, _SLIDING, "linear_attention")
 
@@ -106,7 +108,7 @@ def _layer_types(fields: dict[str, Any], family: Family, num_layers: int) -> lis
     types = read_list(fields, "layer_types")
     if not types:
         return _usual_types(fields, family, num_layers)
-    if len(types) != num_layers or not set(types) <= set(_LAYER_TYPES):
+    if len(types) != num_layers or any(kind not in _LAYER_TYPES for kind in types):
         raise ConfigError(
             f"config.json needs one of {', '.join(_LAYER_TYPES)} for each of the {num_layers} "
             f"layers in layer_types, got {types}; fix the field, or use another model"
@@ -123,15 +125,14 @@ def _usual_types(fields: dict[str, Any], family: Family, num_layers: int) -> lis
         raise ConfigError(
             f"config.json of {family.name} has a sliding_window and no layer_types; add layer_types"
         )
-    first = read_size_or(fields, "max_window_layers", _MAX_WINDOW_LAYERS) if style.has_switch else 0
+    first = 0
+    if style.has_switch:
+        first = read_number_or(fields, "max_window_layers", _MAX_WINDOW_LAYERS)
     period = read_size_or(fields, "sliding_window_pattern", style.period) if style.period else 0
     return [
         _FULL if layer < first or (period and (layer + 1) % period == 0) else _SLIDING
         for layer in range(num_layers)
     ]
-
-
-_MAX_WINDOW_LAYERS = 28  # where Qwen configs do not have the field
 
 
 def _window(fields: dict[str, Any], family: Family) -> int:

@@ -15,8 +15,8 @@ from torch.nn import functional
 from outrider.ops.tree.candidates import Candidates
 from outrider.spec.text_lookup import FoundPaths, join_paths
 
-_NEXT = math.log(0.9)  # the next token of a path whose tokens so far were accepted
-_DOUBT = 6.0  # tokens: a match of so many is right half of the time, until it is measured
+_NEXT = math.log(0.75)  # the next token of a path whose tokens so far were accepted: measured
+_DOUBT = 8.0  # tokens: a match of so many is right half of the time, until it is measured
 NUM_SOURCES = 3  # of a candidate
 _MODEL, _TEXT, _BOTH = range(NUM_SOURCES)
 
@@ -31,10 +31,10 @@ class MergedCandidates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PathNodes:
-    """The nodes of all paths. `chances` are logarithms, given that the parent is accepted."""
+    """The nodes of all paths."""
 
     tokens: torch.Tensor  # [rows, num, steps]
-    chances: torch.Tensor  # [rows, num, steps]
+    path_scores: torch.Tensor  # [rows, num, steps] logarithm of the chance of each path so far
     first: torch.Tensor  # [rows, num, steps] the first path that has this node
     is_known: torch.Tensor  # [rows, num, steps] not after the end of a text
 
@@ -47,46 +47,62 @@ def graft(
 ) -> MergedCandidates:
     """The candidates of the model, and the nodes of the paths that it does not have."""
     nodes, width = _path_nodes(found), model.scores.shape[1]
-    num = nodes.tokens.shape[1]
-    order = torch.arange(num, device=nodes.tokens.device)
-    above = torch.full_like(nodes.first[..., 0], -1)  # [rows, num] number of each path's node
-    above_score = torch.zeros_like(nodes.chances[..., 0])
-    sources, scores, parents = torch.zeros_like(model.parents), [model.scores], [model.parents]
-    for i in range(nodes.tokens.shape[2]):
-        first, is_known = nodes.first[..., i], nodes.is_known[..., i]
-        number = width + num * i + first
-        score = above_score + nodes.chances[..., i]
-        is_new = is_known & (first == order) & (i < budgets[0][:, None])
-        if i < len(levels):
-            hits = _same_nodes(model, levels[i], nodes.tokens[..., i], above)
-            hits = hits & is_known[:, :, None]
-            sources[:, levels[i]] += _BOTH * hits.any(1)
-            is_hit, hit = hits.any(2), levels[i].start + hits.long().argmax(2)
-            number, is_new = number.where(~is_hit, hit), is_new & ~is_hit
-            score = score.where(~is_hit, model.scores.gather(1, hit))
-        scores.append(score.where(is_new, float("-inf")))
-        parents.append(above)
-        above, above_score = number, score
-    tokens = torch.cat([model.tokens, nodes.tokens.transpose(1, 2).flatten(1)], dim=1)
+    num, steps = nodes.tokens.shape[1:]
+    hits = _same_nodes(model, levels, nodes)  # [rows, num, width]
+    shared = _numbers_of(hits, levels, steps)
+    depth = torch.arange(steps, device=shared.device)
+    is_hit = shared >= 0  # [rows, num, steps]
+    numbers = shared.where(is_hit, width + num * depth + nodes.first)
+    parents = functional.pad(numbers[..., :-1], (1, 0), value=-1)
+    is_first = nodes.first == torch.arange(num, device=shared.device)[:, None]
+    is_new = nodes.is_known & is_first & ~is_hit & (depth < budgets[0][:, None, None])
+    scores = (nodes.path_scores + _score_of_hits(model, nodes, shared)).where(is_new, float("-inf"))
+    new = (x.transpose(1, 2).flatten(1) for x in (scores, nodes.tokens, parents))
+    pairs = zip((model.scores, model.tokens, model.parents), new, strict=True)
+    scores, tokens, parents = (torch.cat(pair, dim=1) for pair in pairs)
+    sources = functional.pad(_BOTH * hits.any(1).long(), (0, num * steps), value=_TEXT)
     return MergedCandidates(
-        candidates=Candidates(
-            scores=torch.cat(scores, 1), tokens=tokens, parents=torch.cat(parents, 1)
-        ),
-        sources=functional.pad(sources, (0, tokens.shape[1] - width), value=_TEXT),
+        candidates=Candidates(scores=scores, tokens=tokens, parents=parents), sources=sources
     )
 
 
 def _same_nodes(
-    model: Candidates,
-    level: slice,
-    tokens: torch.Tensor,  # [rows, num] of each path at this depth
-    above: torch.Tensor,  # [rows, num] number of the parent of each
-) -> torch.Tensor:  # [rows, num, level] bool
-    """Which candidates of the model are the nodes of which paths."""
-    is_same = (model.tokens[:, None, level] == tokens[:, :, None]) & (
-        model.parents[:, None, level] == above[:, :, None]
-    )
-    return is_same & (model.scores[:, None, level] > float("-inf"))
+    model: Candidates, levels: Sequence[slice], nodes: _PathNodes
+) -> torch.Tensor:  # [rows, num, width] bool
+    """Which candidates of the model are nodes of which paths: all tokens up to them are equal."""
+    sizes = [level.stop - level.start for level in levels]
+    tokens = nodes.tokens.where(nodes.is_known, -1)
+    beside = torch.cat([tokens[:, :, i, None].expand(-1, -1, n) for i, n in enumerate(sizes)], 2)
+    is_allowed = model.scores > float("-inf")
+    is_same = (beside == model.tokens[:, None]) & is_allowed[:, None]
+    above = model.parents.clamp_min(0)[:, None].expand_as(is_same)
+    is_first = (model.parents < 0)[:, None]
+    same_path = is_same
+    for _ in levels[1:]:  # each pass reaches one level deeper
+        same_path = is_same & (same_path.gather(2, above) | is_first)
+    return same_path
+
+
+def _numbers_of(
+    hits: torch.Tensor,  # [rows, num, width]
+    levels: Sequence[slice],
+    steps: int,
+) -> torch.Tensor:  # [rows, num, steps]
+    """The candidate of the model that is the node of each path at each depth, or -1."""
+    marked = hits * torch.arange(1, hits.shape[2] + 1, device=hits.device)
+    numbers = torch.stack([marked[:, :, level].amax(2) for level in levels], dim=2) - 1
+    return torch.cat([numbers, numbers.new_full((*numbers.shape[:2], steps - len(levels)), -1)], 2)
+
+
+def _score_of_hits(
+    model: Candidates, nodes: _PathNodes, shared: torch.Tensor
+) -> torch.Tensor:  # [rows, num, 1]
+    """What to add to the scores of a path: the model's score of the last node that it has, too."""
+    num_shared = (shared >= 0).sum(2, keepdim=True)  # the nodes above it are shared as well
+    last = (num_shared - 1).clamp_min(0)
+    number = shared.gather(2, last).clamp_min(0).squeeze(2)
+    own = model.scores.gather(1, number)[..., None] - nodes.path_scores.gather(2, last)
+    return own.where(num_shared > 0, 0.0)
 
 
 def _path_nodes(found: FoundPaths) -> _PathNodes:
@@ -100,7 +116,9 @@ def _path_nodes(found: FoundPaths) -> _PathNodes:
     chances[..., 0] += begin - total  # a longer match is right more often
     chances[..., 1:] += _NEXT
     is_known = (found.paths >= 0).cumprod(2).bool() & (found.weights > 0)[:, :, None]
-    return _PathNodes(tokens=found.paths, chances=chances, first=joined.first, is_known=is_known)
+    return _PathNodes(
+        tokens=found.paths, path_scores=chances.cumsum(2), first=joined.first, is_known=is_known
+    )
 
 
 def limit_children_(

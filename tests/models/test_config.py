@@ -61,6 +61,10 @@ QWEN = {"architectures": ["Qwen2ForCausalLM"]}
             QWEN | {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 1},
             (WHOLE_TEXT, 7),
         ),
+        (
+            QWEN | {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 0},
+            (7, 7),
+        ),
         ({"sliding_window": 7, "use_sliding_window": False}, (WHOLE_TEXT, WHOLE_TEXT)),
     ],
 )
@@ -161,6 +165,7 @@ def test_yarn_without_an_original_context_uses_the_context_of_the_model():
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window, got None"),
         ({"layer_types": ["sliding_attention"], "sliding_window": 4}, "each of the 2 layers"),
         ({"layer_types": ["chunked_attention"] * 2}, "chunked_attention"),
+        ({"layer_types": [{}, []]}, "layer_types"),
         ({"sliding_window": 0}, "a positive integer sliding_window"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"layer_types": 1}, "a list layer_types, got 1"),

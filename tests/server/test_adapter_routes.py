@@ -75,6 +75,11 @@ def test_adapters_are_chosen_by_model_names_and_by_lora_path(adapted_server, rig
     assert text_of(adapted_server, model=f"{NAME}:second") == right["second"]
     assert text_of(adapted_server, lora_path="second") == right["second"]
     assert complete(adapted_server, model="first").json()["model"] == "first"
+    vectors = [
+        adapted_server.post("/v1/embeddings", {"input": PROMPT, "model": name}).json()["data"]
+        for name in (NAME, "first", "second")
+    ]
+    assert vectors[0] != vectors[1] != vectors[2] != vectors[0]
     cards = adapted_server.get("/v1/models").json()["data"]
     assert [(card["id"], card["parent"]) for card in cards] == [
         (NAME, None),

@@ -1,7 +1,6 @@
 """One tree from a model's candidates and paths of texts, against a union of sets of paths."""
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -138,19 +137,21 @@ def duplicate_branches(monkeypatch):
     monkeypatch.setattr(graft_paths, "_same_nodes", lambda *args: original(*args) & False)
 
 
-def ignore_parents(monkeypatch):
-    """A node of the model counts as the same if its token is, wherever it hangs."""
-    original = graft_paths._same_nodes
+def hang_children_below_a_neighbour(monkeypatch):
+    original = graft_paths._numbers_of
 
-    def anywhere(model, level, tokens, above):
-        return original(
-            replace(model, parents=above[:, :1].expand_as(model.parents)), level, tokens, above
-        )
+    def wrong(hits, levels, steps):
+        numbers = original(hits, levels, steps)
+        for depth, level in enumerate(levels):
+            own, size = numbers[..., depth], level.stop - level.start
+            next_one = (own - level.start + 1) % size + level.start
+            numbers[..., depth] = torch.where(own < 0, own, next_one)
+        return numbers
 
-    monkeypatch.setattr(graft_paths, "_same_nodes", anywhere)
+    monkeypatch.setattr(graft_paths, "_numbers_of", wrong)
 
 
-@pytest.mark.parametrize("mutate", [duplicate_branches, ignore_parents])
+@pytest.mark.parametrize("mutate", [duplicate_branches, hang_children_below_a_neighbour])
 def test_the_union_notices(monkeypatch, mutate):
     mutate(monkeypatch)
     with pytest.raises(AssertionError):

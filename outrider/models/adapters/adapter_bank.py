@@ -1,5 +1,6 @@
 """The adapter weights of a decoder: memory for some adapters at a time, written slot by slot."""
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ class AdapterBank:
         self._device = device
         self._layers: list[AdaptedLayer] = []
         self._slots = StepSlots()
+        self._holding = threading.Lock()
         self._held: OrderedDict[Adapter, dict[str, LoraPair]] = OrderedDict()  # oldest first
 
     def adapt(
@@ -134,12 +136,12 @@ class AdapterBank:
 
     def _find(self, adapter: Adapter) -> dict[str, LoraPair]:
         """The matrices in host memory. Between its check and its step no file can change them."""
-        if adapter not in self._held:
-            self._held[adapter] = self._read(adapter)
+        with self._holding:  # the threads of an LLM check while another one runs steps
+            pairs = self._held.pop(adapter, None) or self._read(adapter)
+            self._held[adapter] = pairs
             while len(self._held) > self._sizes.num_slots + _MOST_WAITING:
                 self._held.popitem(last=False)
-        self._held.move_to_end(adapter)
-        return self._held[adapter]
+        return pairs
 
     def _read(self, adapter: Adapter) -> dict[str, LoraPair]:
         names = [name for layer in self._layers for name in layer.names]

@@ -15,7 +15,7 @@ KINDS, DEPTHS, BINS = 6, 8, 8
 NUM_ENTRIES = KINDS * DEPTHS * BINS
 PRIOR_WEIGHT = 4.0  # drafts that an estimate from elsewhere counts for
 DECAY = 0.99  # of all counts in a step: text changes, and what is not tried is forgotten
-WITHIN_BIN = 0.02  # weight of the drafter's log-probability among drafts of one entry
+BEST_LOG = -1e-3  # a draft is never certain, so that a child scores below its parent
 LEAST_LOG = -30.0
 
 
@@ -60,11 +60,12 @@ def calibrate_reference_(
     for _ in range(steps - 1):  # each pass reaches one level deeper
         depths = (depths.gather(1, above) + 1).masked_fill(is_first, 0)
     entries = (kinds * DEPTHS + depths.clamp_max(DEPTHS - 2)) * BINS + bins
-    rate = (bins + 0.5) / BINS  # what the drafter thinks
+    centre = rate = (bins + 0.5) / BINS  # what the drafter thinks
     for part in (_of_all_depths(entries), entries):
         expected = PRIOR_WEIGHT * rate
         rate = (table.accepted[part] + expected) / (table.tried[part] + PRIOR_WEIGHT)
-    own = rate.log() + WITHIN_BIN * value
+    # Drafts of one entry keep their order: all of them are as much too sure of themselves.
+    own = (value + (rate / centre).log()).clamp_max(BEST_LOG)
     path = own
     for _ in range(steps - 1):
         path = own + path.gather(1, above).masked_fill(is_first, 0.0)

@@ -17,7 +17,7 @@ from outrider.ops.tree.tree_order_triton import LEAST_TILE, num_warps_of
 _DEPTHS, _BINS = tl.constexpr(reference.DEPTHS), tl.constexpr(reference.BINS)
 _NUM_ENTRIES = tl.constexpr(reference.NUM_ENTRIES)
 _PRIOR_WEIGHT = tl.constexpr(reference.PRIOR_WEIGHT)
-_DECAY, _WITHIN_BIN = tl.constexpr(reference.DECAY), tl.constexpr(reference.WITHIN_BIN)
+_DECAY, _BEST_LOG = tl.constexpr(reference.DECAY), tl.constexpr(reference.BEST_LOG)
 _LEAST_LOG = tl.constexpr(reference.LEAST_LOG)
 _TILE = 4096  # nodes counted at a time
 
@@ -70,10 +70,10 @@ def _calibrate_kernel(
         depth = tl.where(is_first, 0, tl.gather(depth, above, axis=0) + 1)
     entry = (kind.to(tl.int32) * _DEPTHS + tl.minimum(depth, _DEPTHS - 2)) * _BINS + bins
     tl.store(entries + row * num_candidates + number, entry.to(tl.int64), mask=inside)
-    rate = (bins.to(tl.float32) + 0.5) / _BINS  # what the drafter thinks
-    rate = _mean_rate(rate, _of_all_depths(entry), tried, accepted)
+    centre = (bins.to(tl.float32) + 0.5) / _BINS  # what the drafter thinks
+    rate = _mean_rate(centre, _of_all_depths(entry), tried, accepted)
     rate = _mean_rate(rate, entry, tried, accepted)
-    own = tl.log(rate) + _WITHIN_BIN * value
+    own = tl.minimum(value + tl.log(rate / centre), _BEST_LOG)
     path = own
     for _ in range(steps - 1):
         path = own + tl.where(is_first, 0.0, tl.gather(path, above, axis=0))

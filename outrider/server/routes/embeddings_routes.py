@@ -33,7 +33,7 @@ def embeddings_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
     @router.post("/v1/embeddings", response_model=EmbeddingsAnswer)
     async def create_embeddings(body: EmbeddingsRequest, request: Request) -> Response:
         """The embeddings of one text or several."""
-        model.check(body.model)
+        served = model.choose(body.model)
         hidden_size = async_engine.engine.facts.hidden_size
         width = check_dimensions(body.dimensions, model.pooling, hidden_size)
         prompts = body.prompts
@@ -41,9 +41,10 @@ def embeddings_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
         prepared = await async_engine.prepare(
             lambda: [PromptRequest(prompt=prompt, params=READ_ONLY) for prompt in prompts],
             memory_of(request).admit,
+            served.adapter,
         )
         wanted = [to_pool(each, model.pooling) for each in prepared]
-        envelope = model.envelope("embd", body.request_id or "")
+        envelope = served.envelope("embd", body.request_id or "")
         names = (envelope.id, body.request_id or "")
         handle = await answer_whole(async_engine, request, wanted, names)
         return json_response(_answer(handle, envelope, body, model.pooling, width))
