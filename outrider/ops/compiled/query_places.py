@@ -9,7 +9,7 @@ The array of integers that it gets has sizes, then addresses of int64 tensors:
     16 chunk rows, 17 starts, 18 counts, 19 owners, 20 tokens, 21 page table
     22 tokens, 23 positions, 24 slots, 25 query tokens of nodes
     26 index, 27 rows, 28 positions of sampled tokens
-    29 written: how many places were outside of the page table
+    29 written: how many places were outside of the page table or of the step
 """
 
 import numpy as np
@@ -71,7 +71,9 @@ def _place_nodes(given: np.ndarray) -> None:
                     own, position, stored = 0, 0, 0
             else:
                 of_nodes[query] = query
-            if query >= 0:
+            if query >= given[3]:
+                given[NUM_OUTSIDE] += 1
+            elif query >= 0:
                 _place(given, query, token, own, position, stored)
                 _sample(given, query, query, own)
 
@@ -84,6 +86,9 @@ def _place_chunks(given: np.ndarray) -> None:
     owners, tokens = _numbers(given[19]), _numbers(given[20])
     first = owner = 0  # the first token of the owner
     for flat in range(num_tokens):
+        if owners[flat] < 0 or owners[flat] >= chunks:
+            given[NUM_OUTSIDE] += 1
+            continue
         if owners[flat] < owner:
             first = owner = 0
         while owner < owners[flat]:
@@ -94,6 +99,9 @@ def _place_chunks(given: np.ndarray) -> None:
     total = 0
     for chunk in range(chunks):
         total += counts[chunk]
+        if total > num_tokens:
+            given[NUM_OUTSIDE] += 1
+            break
         _sample(given, first_query + chunk, first_query + max(total - 1, 0), rows[chunk])
 
 

@@ -48,4 +48,4 @@ def _fill(
     addresses = [tensor.data_ptr() for tensor in tensors]
     given = (*sizes, num_chunk_tokens, page_size, *strides, *addresses, 0)
     if run_alone(_FUNCTION, given)[NUM_OUTSIDE]:
-        raise IndexError("a query token lies outside of the page table")
+        raise IndexError("a query token lies outside of the page table or of the step")
