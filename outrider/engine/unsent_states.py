@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from outrider.wire.hidden_states import NO_HIDDEN_STATES, HiddenStates, RowStatesMode
+from outrider.wire.hidden_states import HiddenStates, RowStatesMode
 
 
 class UnsentStates:
@@ -35,10 +35,10 @@ class UnsentStates:
         self._unsent.append(new)
         self._next = new.first + len(new)
 
-    def take(self) -> HiddenStates:
-        """All that was not reported yet."""
+    def take(self) -> tuple[HiddenStates, ...]:
+        """All that was not reported yet, as one record if there is any."""
         if not self._unsent:
-            return NO_HIDDEN_STATES
+            return ()
         values = b"".join(each.values for each in self._unsent)
         states, self._unsent = replace(self._unsent[0], values=values), []
-        return states
+        return (states,)

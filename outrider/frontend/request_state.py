@@ -119,7 +119,8 @@ class OutputState:
                 break
         taken = len(self.token_ids) - before
         self.rounds += [each.cut(taken) for each in update.rounds]
-        self.hidden_states.push(update.hidden_states, num_dropped=len(update.tokens) - taken)
+        for states in update.hidden_states:
+            self.hidden_states.push(states, num_dropped=len(update.tokens) - taken)
         if update.finish != "running" and not is_complete:
             self._end(update)
 

@@ -7,7 +7,7 @@ from outrider.wire.adapter import NO_ADAPTER, Adapter, prefix_salt
 from outrider.wire.draft_budget import Budget
 from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.failure import NO_FAILURE, RequestFailure
-from outrider.wire.hidden_states import NO_HIDDEN_STATES, HiddenStates
+from outrider.wire.hidden_states import HiddenStates
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
 from outrider.wire.transfer_order import NO_TRANSFER, TransferOrder
@@ -77,8 +77,8 @@ class RequestUpdate(NamedTuple):
     failure: RequestFailure = NO_FAILURE  # what went wrong, when `finish` is "error"
     # From the requested position on; sent once, with the first update after the prompt.
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    # Of the positions that chose these tokens, when requested; before them, those of the prompt.
-    hidden_states: HiddenStates = NO_HIDDEN_STATES
+    # One record, when requested: the prompt's, then those of the positions that chose the tokens.
+    hidden_states: tuple[HiddenStates, ...] = ()
 
     @property
     def reason(self) -> str:

@@ -34,8 +34,7 @@ def run(engine, submissions, emitted=()):
         for update in engine.step():
             assert update.finish != "error", update.reason
             tokens[update.request_id] += update.tokens
-            held = update.hidden_states
-            if len(held):
+            for held in update.hidden_states:
                 rows = np.frombuffer(held.values, dtype="<f4").reshape(len(held), held.width)
                 states[update.request_id].append(rows)
     return tokens, {name: np.concatenate(parts) for name, parts in states.items() if parts}

@@ -94,9 +94,9 @@ def test_prompts_of_one_offline_call_share_their_parameters(model_folder, monkey
     llm = LLM(model_folder, draft="none", device="cpu")
     seen, prepare = [], llm.frontend.inputs.prepare
 
-    def note(prompt, params):
+    def note(prompt, params, *others):
         seen.append(params)
-        return prepare(prompt, params)
+        return prepare(prompt, params, *others)
 
     monkeypatch.setattr(llm.frontend.inputs, "prepare", note)
     llm.generate([[3], [4], [5]], SamplingParams(max_tokens=1), use_tqdm=False)

@@ -63,9 +63,9 @@ def test_idleness_is_told_with_the_most_that_was_taken():
     assert told == [8]
 
 
-@pytest.mark.parametrize("field", ["outputs", "values", "logprobs", "grammar_chars"])
+@pytest.mark.parametrize("field", ["outputs", "values", "logprobs", "grammar_chars", "states"])
 def test_everything_that_a_call_wants_takes_memory(field):
-    nothing = {"outputs": 0, "values": 0, "logprobs": 0, "grammar_chars": 0}
+    nothing = {"outputs": 0, "values": 0, "logprobs": 0, "grammar_chars": 0, "states": 0}
     assert CallCost(**nothing).num_bytes == 0
     assert CallCost(**nothing | {field: 1000}).num_bytes >= 1000
 

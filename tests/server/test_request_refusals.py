@@ -58,7 +58,6 @@ NOT_YET = {
         "/generate",
         {"text": "a", "sampling_params": {"stop_regex": "a*"}},
     ),
-    "return_hidden_states": ("/generate", {"text": "a", "return_hidden_states": True}),
 }
 WRONG_BODIES = [b"", b"{", b"null", b"5", b"[]", b'"the"', b"\xff\xfe", b"{}", b'{"a":1}' * 3]
 POSTS = [
