@@ -64,6 +64,7 @@ from outrider.models.model_config import (
     read_config,
 )
 from outrider.models.norm_tensors import norm_weight
+from outrider.models.qkv_tensors import key_tensor, kv_heads_in
 from outrider.models.quantised.stored_kv_scales import find_kv_scales, scales_of_heads
 from outrider.models.rank_share import decoder_cuts, share_of
 from outrider.models.recurrent.recurrence import Recurrence
@@ -214,8 +215,8 @@ class _Builder:
         whole = self._model.attention
         assert isinstance(whole, AttentionConfig), "latents have no such scales"
         found = find_kv_scales(self._stored_scales, prefix, whole.kv_heads)
-        cut, dim = self._cuts.cut(prefix + "k_proj.weight"), whole.head_dim
-        heads = cut.of(torch.arange(whole.kv_heads * dim))[::dim] // dim  # of this rank
+        cut = self._cuts.cut(prefix + key_tensor(self._model.family))
+        heads = kv_heads_in(cut, whole, self._model.family)
         group = attention.heads // attention.kv_heads
         return scales_of_heads(found, heads, group, dtype=self._dtype, device=self._device)
 
@@ -276,8 +277,8 @@ class _Builder:
         return loader.load(norm, num_ranks=self._ranks.size)
 
     def _feed(self, index: int, *, are_stacked: bool) -> tuple[Norm, FeedForward]:
-        layer, experts = layer_prefix(index), self._config.experts_at(index)
-        style = self._config.family.style
+        layer, config = layer_prefix(index), self._config
+        experts, style = config.experts_at(index), config.family.style
         norm = self._layer_norm(index, style.norms.before_feed)
         if isinstance(experts, ExpertsConfig):
             tensors = expert_tensors(self._config, experts, are_stacked=are_stacked)

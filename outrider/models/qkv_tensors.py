@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import torch
 
-from outrider.models.decoder_tensors import QKV
+from outrider.models.decoder_tensors import FUSED_QKV, QKV
 from outrider.models.model_config import AttentionConfig, ModelConfig
 from outrider.models.partial_rope_tensors import spread_channels
+from outrider.models.registry import Family
 from outrider.models.rope_config import RopeConfig
+from outrider.models.tensor_cut import Cut
 
 
 def stack_qkv(
@@ -37,3 +39,22 @@ def _split_gate(
         return query, query[:0]
     pairs = query.view(attention.heads, 2, attention.head_dim, *query.shape[1:])
     return pairs[:, 0].flatten(0, 1), pairs[:, 1].flatten(0, 1)
+
+
+def key_tensor(family: Family) -> str:
+    """The name of the weight that has the keys: k_proj, or the fused projection."""
+    return f"{FUSED_QKV if family.style.has_fused_projections else QKV[1]}.weight"
+
+
+def kv_heads_in(
+    cut: Cut,  # of the tensor that `key_tensor` names
+    whole: AttentionConfig,
+    family: Family,
+) -> torch.Tensor:  # [own kv_heads] int64
+    """The key-value heads that a rank has."""
+    dim, first = whole.head_dim, 0
+    if family.style.has_fused_projections:  # queries, keys, values
+        first = whole.heads * dim
+    end = first + whole.kv_heads * dim
+    rows = cut.of(torch.arange(end if not first else end + whole.kv_heads * dim))
+    return (rows[(rows >= first) & (rows < end)][::dim] - first) // dim

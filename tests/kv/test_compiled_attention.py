@@ -6,7 +6,9 @@ from support.attention_cases import Model, make_case, run
 
 from outrider.kv.compiled_attention import CompiledAttention
 from outrider.kv.reference_attention import ReferenceAttention
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.compiled.exponential import exp_of
+from outrider.step.arena import Arena
 
 CASES = {
     "decode": {"lengths": [0, 1, 15, 16, 301]},
@@ -36,3 +38,15 @@ def test_the_exponential_is_that_of_torch():
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_the_exponential_of_what_is_not_finite_is_nan(value):
     assert torch.tensor(float(exp_of(torch.tensor(value).numpy()[()]))).isnan()
+
+
+def test_a_query_token_without_a_place_reads_nothing():
+    case = make_case(Model(page_size=4), lengths=[], chunks={1: (3, 4)})
+    backend, arena = CompiledAttention(page_size=4, dtype=torch.float32), Arena(torch.device("cpu"))
+    backend.reserve(arena, case.shape)
+    plan = backend.bind(arena, case.shape)
+    backend.fill(plan, case.scope)
+    plan.places[1], plan.places[2] = -5, 1 << 50
+    out = backend.run(case.query, case.layer, plan, AttentionRule(scale=1.0))
+    assert out[[1, 2]].isnan().all()
+    assert out[[0, 3]].isfinite().all()

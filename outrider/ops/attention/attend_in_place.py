@@ -29,8 +29,9 @@ class QueryGroup:
         """The integers that compiled functions read."""
         places = self.places.data_ptr() if len(self.places) else 0
         slots, mask = self.seen.slots, self.seen.mask
-        _, width, keys = mask.shape
-        return self.first, self.num, places, slots.data_ptr(), mask.data_ptr(), width, keys
+        rows, width, keys = mask.shape
+        addresses = places, slots.data_ptr(), mask.data_ptr()
+        return self.first, self.num, *addresses, width, keys, rows * width
 
 
 def attend_in_place(

@@ -6,7 +6,7 @@ depend on other queries, on masked keys, or on what unused slots hold.
 
 A group of query tokens is `NUM_GROUP` integers:
 
-    0 first query token, 1 how many, 2 places, 3 slots, 4 mask, 5 width, 6 keys
+    0 first query token, 1 how many, 2 places, 3 slots, 4 mask, 5 width, 6 keys, 7 rows * width
 """
 
 import llvmlite.binding as llvm
@@ -19,7 +19,7 @@ from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.key_tile import most_queries, score_keys, sum_values
 from outrider.ops.compiled.thread_team import num_threads, thread_index
 
-NUM_GROUP = 7
+NUM_GROUP = 8
 MOST_GROUPS = 2
 _MOST_HEADS = 4  # that are computed at once
 _NUM_GIVEN = 12
@@ -207,6 +207,8 @@ def _find_visible(group: np.ndarray, token: int, visible: np.ndarray) -> int:
     width, keys, place = group[5], group[6], token
     if group[2]:
         place = carray(pointer_to(group[2]), (group[1],), np.int64)[token]
+    if place < 0 or place >= group[7]:  # a wrong plan ends its requests, not the process
+        return 0
     slots = carray(pointer_to(group[3]), (_MANY, keys), np.int64)[place // width]
     mask = carray(pointer_to(group[4]), (_MANY, keys), np.float32)[place]
     num = 0
