@@ -177,8 +177,8 @@ class Engine:
             self.abort(request_id)
 
     def flush(self) -> None:
-        """Forget every cached prefix that no request uses."""
-        self._scheduler.cache.flush()
+        """Forget every cached prefix that no request uses, and the texts of finished requests."""
+        self._scheduler.flush()
 
     def sleep(self, level: SleepLevel) -> None:
         """End every request and run no other; give memory back as the level says.

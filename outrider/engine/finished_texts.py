@@ -42,6 +42,10 @@ class FinishedTexts:
         taken, self._texts = tuple(self._texts), []
         return taken
 
+    def forget(self) -> None:
+        """From now on no request reads any of these texts: their owners are no longer found."""
+        self._key, self._texts = secrets.token_bytes(16), []
+
     def _owner_of(self, submission: Submission) -> int:
         if not self._is_wanted:
             return NO_OWNER

@@ -99,6 +99,11 @@ class Scheduler:
     def enqueue(self, request: Request) -> None:
         self._waiting.push(request)
 
+    def flush(self) -> None:
+        """Forget what finished requests left: cached prefixes and their texts."""
+        self.cache.flush()
+        self._finished.forget()
+
     def finish(self, request: Request) -> None:
         """Release everything a request holds. Its KV stays in the prefix cache if it is finite."""
         if request.phase is Phase.WAITING:

@@ -76,6 +76,14 @@ def test_only_requests_of_the_same_salt_draft_from_an_answer(models):
     assert num_rounds(engine, **mine) < 0.6 * alone
 
 
+def test_after_a_flush_no_request_drafts_from_earlier_answers(models):
+    engine = engine_of(models.target, Shape(), DRAFTS["chain"])
+    first = num_rounds(engine)
+    assert num_rounds(engine) < first
+    engine.flush()
+    assert num_rounds(engine) == first
+
+
 def test_a_traced_request_shows_no_text_of_others_unless_it_has_their_salt(models):
     engine = engine_of(models.target, Shape(), DRAFTS["chain"])
     alone = num_rounds(engine)
