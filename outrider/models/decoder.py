@@ -24,6 +24,7 @@ from outrider.models.recurrent.recurrent_cache import RecurrentLayout, Recurrent
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.place_embeds import place_embeds_
 from outrider.ops.norm_rope.rms_norm import Norm
+from outrider.ops.sampling.scale_logits import scale_logits
 from outrider.ops.sampling.widen_logits import widen_logits
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
@@ -210,16 +211,20 @@ class Decoder:
     def _aux_width(self, aux_layers: AuxLayers) -> int:
         return (len(aux_layers.layers) + aux_layers.final) * self.config.block.hidden
 
+    def _scaled(self, scores: torch.Tensor) -> torch.Tensor:  # [n, vocab] both
+        multipliers = self.config.multipliers
+        return scale_logits(scores, factor=multipliers.logits, cap=multipliers.logit_cap)
+
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Logits of the whole vocabulary before logits processing; see `widen_logits`."""
         scores = self._parts.head(self._padded(hidden_states))
-        return self.config.multipliers.of_logits(widen_logits(scores[: hidden_states.shape[0]]))
+        return self._scaled(widen_logits(scores[: hidden_states.shape[0]]))
 
     def own_logits(self, hidden_states: torch.Tensor) -> OwnLogits:  # [n, hidden]
         """Those of the tokens that this rank scores."""
         own = own_logits(self._parts.head, self._padded(hidden_states))
         scores = widen_logits(own.scores[: hidden_states.shape[0]])
-        return OwnLogits(scores=self.config.multipliers.of_logits(scores), first=own.first)
+        return OwnLogits(scores=self._scaled(scores), first=own.first)
 
     def _padded(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return pad_rows(hidden_states, max(hidden_states.shape[0], self._min_rows))

@@ -33,6 +33,8 @@ def read_experts(
     """Gate and up projections, and down projections."""
 
     def read(name: str) -> torch.Tensor:
+        if isinstance(first, torch.Tensor) and name == names[0]:
+            return first
         return reader.read_part(layer + name)
 
     def codes(names: tuple[str, ...], shape: tuple[int, ...]) -> QuantisedExperts | None:
@@ -40,7 +42,7 @@ def read_experts(
         return stack_codes(parts, shape, device)
 
     device, names = make_empty((0,)).device, tensors.gate_up_names(held)
-    first = reader.read_weight_part(layer + names[0]) if names else None
+    first = reader.read_weight_part(layer + names[0]) if names else None  # tells what all are
     if isinstance(first, QuantisedWeight) and fits_kernels(first, device):
         quantised = codes(names, sizes.gate_up), codes(tensors.down_names(held), sizes.down)
         if quantised[0] is not None and quantised[1] is not None:

@@ -118,7 +118,7 @@ def _layer_types(fields: dict[str, Any], family: Family, num_layers: int) -> lis
 
 def _usual_types(fields: dict[str, Any], family: Family, num_layers: int) -> list[str]:
     style = family.windows
-    has_window = fields.get("sliding_window", style.usual) is not None
+    has_window = style.is_read and fields.get("sliding_window", style.usual) is not None
     if not has_window or not fields.get("use_sliding_window", not style.has_switch):
         return [_FULL] * num_layers
     if family.ropes.is_listed:  # its windows follow the list of ropes in transformers
@@ -126,7 +126,7 @@ def _usual_types(fields: dict[str, Any], family: Family, num_layers: int) -> lis
             f"config.json of {family.name} has a sliding_window and no layer_types; add layer_types"
         )
     first = 0
-    if style.has_switch:
+    if style.has_first:
         first = read_number_or(fields, "max_window_layers", _MAX_WINDOW_LAYERS)
     period = read_size_or(fields, "sliding_window_pattern", style.period) if style.period else 0
     return [

@@ -4,12 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from outrider.models.config_fields import read_real, read_real_or
 from outrider.models.registry import Family
 from outrider.ops.attention.attention_rule import NO_CAP
-from outrider.ops.fixed_activations import soft_cap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +20,6 @@ class Multipliers:
     logits: float = 1.0
     score_cap: float = NO_CAP  # of attention
     logit_cap: float = NO_CAP
-
-    def of_logits(self, scores: torch.Tensor) -> torch.Tensor:  # [n, vocab] both
-        """The logits as the model defines them, from the product with its head."""
-        if self.logits != 1.0:
-            scores = scores * self.logits
-        return soft_cap(scores, self.logit_cap) if self.logit_cap > NO_CAP else scores
 
 
 def parse_multipliers(

@@ -84,9 +84,11 @@ class LayerStyle:
 class WindowStyle:
     """Which layers have a sliding window where config.json has no `layer_types`."""
 
+    is_read: bool = False  # `sliding_window` counts; transformers ignores it in other families
     usual: int | None = None  # the window where `sliding_window` is absent; None: there is none
     period: int = 0  # the last of every so many layers sees its whole text; 0: all have windows
-    has_switch: bool = False  # `use_sliding_window` decides, for layers from `max_window_layers` on
+    has_switch: bool = False  # `use_sliding_window` decides
+    has_first: bool = False  # layers before `max_window_layers` see their whole text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +133,9 @@ class Family:
 
 # Mistral-7B-v0.1 has this window. Later models write `"sliding_window": null`. A file without the
 # field means the default of the class, as everywhere else: 4096 in transformers since v0.1.
-_MISTRAL_WINDOWS = WindowStyle(usual=4096)
-_QWEN_WINDOWS = WindowStyle(usual=4096, has_switch=True)
+_MISTRAL_WINDOWS = WindowStyle(is_read=True, usual=4096)
+_QWEN_WINDOWS = WindowStyle(is_read=True, usual=4096, has_switch=True, has_first=True)
+_ALL_WINDOWS = WindowStyle(is_read=True)
 
 _GEMMA2 = Family(
     name="gemma2",
@@ -146,7 +149,7 @@ _GEMMA2 = Family(
         ),
         activation="gelu",
     ),
-    windows=WindowStyle(usual=4096, period=2),
+    windows=WindowStyle(is_read=True, usual=4096, period=2),
     multipliers="gemma",
     usual_caps=(50.0, 30.0),
 )
@@ -154,7 +157,7 @@ _GEMMA3 = replace(
     _GEMMA2,
     name="gemma3",
     has_head_norm=True,
-    windows=WindowStyle(usual=4096, period=6),
+    windows=WindowStyle(is_read=True, usual=4096, period=6),
     ropes=RopeStyle(local_theta=10000.0),
     theta=1e6,
     usual_caps=(0.0, 0.0),
@@ -174,7 +177,7 @@ _OLMO2 = Family(
 _OLMO3 = replace(
     _OLMO2,
     name="olmo3",
-    windows=WindowStyle(usual=4096, period=4),
+    windows=WindowStyle(is_read=True, usual=4096, period=4),
     ropes=RopeStyle(local_theta=500000.0),
     theta=500000.0,
 )
@@ -260,14 +263,19 @@ FAMILIES = {
     "MinistralForCausalLM": Family(name="ministral", windows=_MISTRAL_WINDOWS),
     "MistralForCausalLM": Family(name="mistral", windows=_MISTRAL_WINDOWS),
     "MiMoForCausalLM": Family(name="mimo", has_qkv_bias=True, windows=_QWEN_WINDOWS, modules=MIMO),
-    "MixtralForCausalLM": Family(name="mixtral", theta=1e6, experts=_MIXTRAL),
+    "MixtralForCausalLM": Family(name="mixtral", theta=1e6, windows=_ALL_WINDOWS, experts=_MIXTRAL),
     "Olmo2ForCausalLM": _OLMO2,
     "Olmo3ForCausalLM": _OLMO3,
-    "Phi3ForCausalLM": Family(name="phi3", style=LayerStyle(has_fused_projections=True)),
+    "Phi3ForCausalLM": Family(
+        name="phi3", style=LayerStyle(has_fused_projections=True), windows=_ALL_WINDOWS
+    ),
     "Qwen2ForCausalLM": Family(name="qwen2", has_qkv_bias=True, windows=_QWEN_WINDOWS),
     "Qwen3ForCausalLM": Family(name="qwen3", has_head_norm=True, windows=_QWEN_WINDOWS),
     "Qwen3MoeForCausalLM": Family(
-        name="qwen3-moe", has_head_norm=True, windows=_QWEN_WINDOWS, experts=_QWEN3_MOE
+        name="qwen3-moe",
+        has_head_norm=True,
+        windows=replace(_QWEN_WINDOWS, has_first=False),
+        experts=_QWEN3_MOE,
     ),
     "Qwen3NextForCausalLM": replace(_RECURRENT_QWEN, experts=_QWEN3_NEXT),
     "Qwen3_5ForCausalLM": replace(_QWEN3_5, nesting=_OUT_OF_PICTURES),
@@ -277,7 +285,7 @@ FAMILIES = {
     "SmolLM3ForCausalLM": Family(
         name="smollm3",
         is_usually_tied=True,
-        windows=WindowStyle(has_switch=True),
+        windows=WindowStyle(is_read=True, has_switch=True),
         ropes=RopeStyle(is_listed=True),
         theta=2e6,
     ),

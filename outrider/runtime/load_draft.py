@@ -51,7 +51,7 @@ def fit_draft(config: DraftConfig, folder: Path) -> DraftConfig:
     """
     if config.drafter == MTP:
         return fit_modules(config, num_modules=read_folder(folder).count_modules())
-    if config.drafter in (NONE, NGRAM):
+    if config.drafter in (NONE, *TEXT_DRAFTERS):
         return config
     fields = read_fields(Path(config.drafter))
     return (

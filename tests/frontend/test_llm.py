@@ -46,6 +46,14 @@ def test_generate_returns_what_the_reference_says_in_prompt_order(llm, peer, tem
         assert output.outputs[0].token_ids == answer.tokens
 
 
+@pytest.mark.parametrize("draft", ["ngram", "suffix", "none+suffix"])
+def test_drafters_without_a_model_load_by_name(llm, model_folder, draft):
+    drafting = LLM(model_folder, draft=draft)
+    for _ in range(2):  # the second time there are finished answers
+        answers = [only(each.generate("the road", GREEDY)).token_ids for each in (llm, drafting)]
+        assert answers[0] == answers[1]
+
+
 def test_each_prompt_may_have_params_of_its_own(llm):
     params = [SamplingParams(max_tokens=size, ignore_eos=True) for size in (2, 5)]
     outputs = llm.generate(["a", "b"], params)

@@ -42,6 +42,13 @@ def test_absent_fields_take_the_defaults_of_the_format():
 
 MISTRAL = {"architectures": ["MistralForCausalLM"]}
 QWEN = {"architectures": ["Qwen2ForCausalLM"]}
+QWEN_MOE = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8,
+    "norm_topk_prob": True,
+}
 
 
 @pytest.mark.parametrize(
@@ -66,6 +73,9 @@ QWEN = {"architectures": ["Qwen2ForCausalLM"]}
             (7, 7),
         ),
         ({"sliding_window": 7, "use_sliding_window": False}, (WHOLE_TEXT, WHOLE_TEXT)),
+        ({"sliding_window": 7}, (WHOLE_TEXT, WHOLE_TEXT)),  # transformers' Llama has no windows
+        ({"architectures": ["Phi3ForCausalLM"], "sliding_window": 7}, (7, 7)),
+        (QWEN_MOE | {"sliding_window": 7, "use_sliding_window": True}, (7, 7)),
     ],
 )
 def test_every_spelling_of_sliding_windows_is_read(fields, windows):
@@ -166,7 +176,7 @@ def test_yarn_without_an_original_context_uses_the_context_of_the_model():
         ({"layer_types": ["sliding_attention"], "sliding_window": 4}, "each of the 2 layers"),
         ({"layer_types": ["chunked_attention"] * 2}, "chunked_attention"),
         ({"layer_types": [{}, []]}, "layer_types"),
-        ({"sliding_window": 0}, "a positive integer sliding_window"),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 0}, "integer sliding_window"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"layer_types": 1}, "a list layer_types, got 1"),
         ({"hidden_act": "gelu"}, "hidden_act"),

@@ -15,9 +15,6 @@ MARKOV_FROM = MARKOV + "markov_w1.weight"  # [vocab, rank] of the token before
 MARKOV_TO = MARKOV + "markov_w2.weight"  # [draft_vocab, rank]
 MARKOV_GATE = MARKOV + "gate_proj"  # [rank, width + rank]
 
-MASK_FILE = "mask_embedding.pt"
-
-
 Shape = tuple[int, ...]
 
 

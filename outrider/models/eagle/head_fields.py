@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from outrider.errors import ConfigError
-from outrider.models.config_fields import read_object
+from outrider.models.config_fields import read_object, read_size
 from outrider.models.eagle.head_config import HeadLayerConfig
 from outrider.models.model_config import ModelConfig, parse_config
 
@@ -27,10 +27,18 @@ def plain_layers(fields: dict[str, Any], target: ModelConfig) -> ModelConfig:
     """The decoder layers, read as those of a Llama. Other fields of heads are read elsewhere."""
     default = {"max_position_embeddings": target.max_context, "vocab_size": target.vocab_size}
     as_llama = {"architectures": ["LlamaForCausalLM"], "attention_bias": False}
-    plain = parse_config(default | fields | as_llama)
+    plain = parse_config(default | fields | as_llama | _windows(fields))
     if fields.get("logit_scale") not in (None, 1, 1.0):
         raise ConfigError("config.json sets logit_scale, which is not supported; use another head")
     return plain
+
+
+def _windows(fields: dict[str, Any]) -> dict[str, Any]:
+    """The list of layer types that `sliding_window` means. A Llama would ignore it."""
+    has_window = fields.get("sliding_window") is not None and fields.get("use_sliding_window", True)
+    if not has_window or fields.get("layer_types"):
+        return {}
+    return {"layer_types": ["sliding_attention"] * read_size(fields, "num_hidden_layers")}
 
 
 def layer_config(

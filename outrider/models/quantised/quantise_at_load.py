@@ -16,6 +16,7 @@ _SMALLEST_SCALE = 2.0**-126  # a row of smaller numbers than 448 times this beco
 _PROJECTIONS = frozenset(
     {
         *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        *("qkv_proj", "gate_up_proj"),  # Phi-3
         *("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"),  # latent attention
         *("in_proj_qkvz", "in_proj_qkv", "in_proj_z", "out_proj"),  # recurrent layers
         *("w1", "w2", "w3"),  # experts

@@ -13,6 +13,7 @@ from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_cut import Cut
 from tests.support import packed_folders as forms
 from tests.support.spoken import tiny_llama
+from tests.support.styled_families import STYLED_FAMILIES
 
 # Every number of e4m3, from its definition: 4 bits of exponent with bias 7, 3 of mantissa.
 E4M3 = np.array(
@@ -20,6 +21,7 @@ E4M3 = np.array(
     + [(1 + m / 8) * 2.0 ** (e - 7) for e in range(1, 16) for m in range(8) if (e, m) != (15, 7)]
 )
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+FUSED = ("qkv_proj", "gate_up_proj")  # of Phi-3
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, logprobs=2)
 PROMPTS = [{"prompt_token_ids": [1, 5, 9, 5, 9]}, {"prompt_token_ids": [7, 3, 2, 8]}]
 
@@ -42,16 +44,20 @@ def source(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def plain(source, tmp_path_factory):
+def round_projections(source, folder):
     """The same model with the numbers that its codes stand for, in float32."""
-    folder = shutil.copytree(source, tmp_path_factory.mktemp("plain") / "model")
+    shutil.copytree(source, folder)
     tensors = load_file(source / "model.safetensors")
     for name, tensor in tensors.items():
-        if name.split(".")[-2] in NAMES:
+        if name.split(".")[-2] in (*NAMES, *FUSED):
             tensors[name] = torch.from_numpy(nearest(tensor.float().numpy()))
     save_file(tensors, folder / "model.safetensors")
     return folder
+
+
+@pytest.fixture(scope="module")
+def plain(source, tmp_path_factory):
+    return round_projections(source, tmp_path_factory.mktemp("plain") / "model")
 
 
 def load(folder, **arguments) -> LLM:
@@ -63,6 +69,13 @@ def test_projections_are_rounded_to_codes_and_nothing_else_is(source, plain):
         assert set(found.names) == set(expected.names)
         for name in expected.names:
             torch.testing.assert_close(found.read(name), expected.read(name), rtol=0, atol=0)
+
+
+def test_fused_projections_are_rounded_too(tmp_path):
+    STYLED_FAMILIES["phi3"]().save_pretrained(tmp_path / "source")
+    plain = round_projections(tmp_path / "source", tmp_path / "plain")
+    test_projections_are_rounded_to_codes_and_nothing_else_is(tmp_path / "source", plain)
+    test_logits_are_those_of_the_dequantised_model(tmp_path / "source", plain)
 
 
 def test_logits_are_those_of_the_dequantised_model(source, plain):
