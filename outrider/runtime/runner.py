@@ -103,7 +103,7 @@ class Runner:
         """
         with self.stream.active():
             for load in batch.adapter_loads:
-                self._program.adapters.place(load.slot, load.adapter)
+                self._program.adapters.place(load)
             if batch.finished:
                 self._program.drafter.remember(batch.finished)
             self._admit(batch.admissions)
