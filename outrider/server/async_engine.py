@@ -108,15 +108,16 @@ class AsyncEngine:
         self,
         read: Callable[[], Sequence[PromptRequest]],
         admit: Admit,
-        adapter: Adapter = NO_ADAPTER,  # of requests that have none of their own
+        find_adapter: Callable[[], Adapter] = lambda: NO_ADAPTER,  # for requests without their own
     ) -> Sequence[PreparedRequest]:
         """The requests that `read` finds in a body, prepared once `admit` has room for their cost.
 
-        `read` runs in a thread, and the result comes once the grammars are compiled.
-        No thread waits for a grammar: some take long to compile, and there are few threads. One
-        grammar is compiled after the other, so an HTTP request fills one place of the compiler.
+        `read` and `find_adapter` run in a thread, and the result comes once the grammars are
+        compiled. No thread waits for a grammar: some take long to compile, and there are few
+        threads. One grammar is compiled after the other, so an HTTP request fills one place of the
+        compiler.
         """
-        requests = await self.run_in_thread(read)
+        requests, adapter = await self.run_in_thread(lambda: (read(), find_adapter()))
         if adapter.is_wanted:
             requests = [replace(each, adapter=adapter) for each in requests]
         limits = CallLimits(

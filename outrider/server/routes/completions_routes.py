@@ -49,7 +49,7 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
         admit = memory_of(request).admit
         role = async_engine.rules.role
         prepared = await async_engine.prepare(
-            lambda: body.split(role, read_requests(body)), admit, served.adapter
+            lambda: body.split(role, read_requests(body)), admit, served.find_adapter
         )
         envelope = served.envelope("cmpl", body.given_name)
         writer = CompletionWriter(envelope, body, async_engine.tokenizer)
