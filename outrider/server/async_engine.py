@@ -44,6 +44,13 @@ class AsyncEngineRules:
     returns_hidden_states: bool = False  # whether requests may want hidden states
     role: DisaggregationConfig = WHOLE_REQUESTS
 
+    def check_embeds(self, has_embeds: bool) -> None:
+        """Refuse embeddings unless prompts may be some. Routes ask before they decode any."""
+        if has_embeds and not self.takes_prompt_embeds:
+            raise RequestError(
+                "prompt_embeds are for servers with --enable-prompt-embeds; send text or token ids"
+            )
+
 
 class AsyncEngine:
     """Owns the front end, all open handles, and the replicas of the engine."""
@@ -160,11 +167,7 @@ class AsyncEngine:
         return handle
 
     def _check_permissions(self, prepared: Sequence[PreparedRequest]) -> None:
-        has_embeds = any(each.embeds for each in prepared)
-        if has_embeds and not self.rules.takes_prompt_embeds:
-            raise RequestError(
-                "prompt_embeds are for servers with --enable-prompt-embeds; send text or token ids"
-            )
+        self.rules.check_embeds(any(each.embeds for each in prepared))
         has_states = any(each.params.hidden_states_mode != "none" for each in prepared)
         if has_states and not self.rules.returns_hidden_states:
             raise RequestError(

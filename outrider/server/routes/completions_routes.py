@@ -45,6 +45,7 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
         """Continue one prompt or several, whole or as server-sent events."""
         served = model.choose(body.model, body.lora_path)
         body.check()
+        async_engine.rules.check_embeds(body.has_embeds)
         body = served.fill(body)
         admit = memory_of(request).admit
         role = async_engine.rules.role
