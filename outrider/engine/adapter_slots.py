@@ -1,6 +1,8 @@
 """Which adapter is in which slot of the device's adapter weights, and which rows use it."""
 
-from outrider.wire.adapter import Adapter, AdapterLoad
+from collections.abc import Callable
+
+from outrider.wire.adapter import Adapter, AdapterFiles, AdapterLoad
 
 NO_SLOT = 0  # of rows without an adapter
 
@@ -8,7 +10,9 @@ NO_SLOT = 0  # of rows without an adapter
 class AdapterSlots:
     """Owns the slots. An adapter stays in its slot until another one needs it."""
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, read: Callable[[Adapter], AdapterFiles]) -> None:
+        self._read = read
+        self._files: dict[Adapter, AdapterFiles] = {}  # of the adapter that gets a slot next
         self._free = list(range(num_slots, NO_SLOT, -1))
         self._slots: dict[Adapter, int] = {}  # the adapter that was released longest ago is first
         self._num_rows: dict[Adapter, int] = {}  # rows that run through it now
@@ -19,14 +23,22 @@ class AdapterSlots:
             return True
         return len(self._num_rows) < len(self._slots)
 
+    def prepare(self, adapter: Adapter) -> None:
+        """Read an adapter that has no slot, or refuse it: its files may have changed meanwhile."""
+        if adapter.is_wanted and adapter not in self._slots and adapter not in self._files:
+            self._files = {adapter: self._read(adapter)}
+
     def take(self, adapter: Adapter) -> tuple[int, tuple[AdapterLoad, ...]]:
-        """The slot of a row that starts, and the load that must come before its first step."""
+        """The slot of a row that starts, and the load that must come before its first step.
+
+        The adapter is prepared.
+        """
         if not adapter.is_wanted:
             return NO_SLOT, ()
         loads: tuple[AdapterLoad, ...] = ()
         if adapter not in self._slots:
             self._slots[adapter] = self._free.pop() if self._free else self._evict()
-            loads = (AdapterLoad(slot=self._slots[adapter], adapter=adapter),)
+            loads = (AdapterLoad(slot=self._slots[adapter], files=self._files.pop(adapter)),)
         self._num_rows[adapter] = self._num_rows.get(adapter, 0) + 1
         return self._slots[adapter], loads
 

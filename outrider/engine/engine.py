@@ -58,9 +58,8 @@ class Engine:
         self._home = home or NoHome()
         self._facts = facts
         self._grammars = grammars
-        self._adapters = adapters
-        self._pending = PendingRequests(grammars)
-        self._scheduler = Scheduler(facts, self._pending.grammars.is_ready)
+        self._pending = PendingRequests(grammars, adapters)
+        self._scheduler = Scheduler(facts, self._pending)
         self._asleep: frozenset[SleepTag] = frozenset()  # what has to wake up; empty if awake
         self._earlier_counts = NO_STEPS  # of the runners before the last sleep
         self._requests: dict[str, Request] = {}
@@ -154,7 +153,7 @@ class Engine:
         """Refuse an adapter that the target cannot run through."""
         if adapter.is_wanted:
             self._check_awake()
-            self._adapters.check(adapter)
+            self._pending.adapters.check(adapter)
 
     def check_grammar(self, spec: GrammarSpec) -> None:
         """Refuse a grammar that cannot be compiled; a new one starts to compile."""
@@ -219,7 +218,8 @@ class Engine:
 
     def _use(self, runner: HomeRunner) -> None:
         """Replace the runner. No request and no step is in flight."""
-        self._runner, self._grammars, self._adapters = runner, runner.grammars, runner.adapters
+        self._runner, self._grammars = runner, runner.grammars
+        self._pending.adapters = runner.adapters
         self._pending.grammars.use(runner.grammars)
 
     @property
@@ -253,7 +253,7 @@ class Engine:
     # The parts of a step, for a group of engines whose steps run together.
 
     def refuse(self) -> tuple[RequestUpdate, ...]:
-        """Queue requests whose grammar is compiled now; returns those whose grammar cannot be."""
+        """Queue requests that wait for nothing else; returns those that were refused meanwhile."""
         self._check_alive()
         self._pending.tend(is_blocked=self._scheduler.is_blocked)
         return self._enqueue_ready()
@@ -316,7 +316,7 @@ class Engine:
         return tuple(self._fail(request, failure) for request in failed)
 
     def _enqueue_ready(self) -> tuple[RequestUpdate, ...]:
-        """Queue requests that wait for nothing else now; fail those whose grammar was refused."""
+        """Queue requests that wait for nothing else now; fail those that were refused."""
         if len(self._pending) == len(self._requests) and not self._in_flight:
             self._pending.wait_briefly()  # there is nothing else to do
         refused = []

@@ -1,4 +1,4 @@
-"""Requests that are not queued for a row yet: they wait for their KV, then for their grammar."""
+"""Requests that are in no queue for a row: they wait for their KV or grammar, or have failed."""
 
 from collections.abc import Iterator
 
@@ -7,21 +7,25 @@ from outrider.engine.pending_grammars import PendingGrammars
 from outrider.engine.request import Request
 from outrider.errors import OutriderError
 from outrider.structured.grammar_cache import Grammars
+from outrider.wire.adapter import Adapter, AdapterChecks, AdapterFiles
 from outrider.wire.failure import NO_FAILURE, RequestFailure, failure_of
 
 
 class PendingRequests:
-    """Owns both waits. A request is in one of them at a time."""
+    """Owns both waits, and the failures to tell. A request is in one of them at a time."""
 
-    def __init__(self, grammars: Grammars) -> None:
+    def __init__(self, grammars: Grammars, adapters: AdapterChecks) -> None:
         self.grammars = PendingGrammars(grammars)
+        self.adapters = adapters
+        self._refused: dict[Request, RequestFailure] = {}
         self.role: EngineRole = NO_ROLE
 
     def __len__(self) -> int:
-        return len(self.grammars) + self.role.num_waiting
+        return len(self.grammars) + self.role.num_waiting + len(self._refused)
 
     def __contains__(self, request: Request) -> bool:
-        return request in self.grammars or self.role.keeps_now(request)
+        is_refused = request in self._refused
+        return is_refused or request in self.grammars or self.role.keeps_now(request)
 
     def add(self, request: Request) -> bool:
         """Whether a new request waits here; raises if there is no room for its grammar."""
@@ -29,8 +33,17 @@ class PendingRequests:
 
     def discard(self, request: Request) -> None:
         """A request has ended, here or elsewhere."""
+        self._refused.pop(request, None)
         self.grammars.discard(request)
         self.role.discard(request)
+
+    def refuse(self, request: Request, failure: RequestFailure) -> None:
+        """A request that was queued cannot run: its next update tells why."""
+        self._refused[request] = failure
+
+    def read_adapter(self, adapter: Adapter) -> AdapterFiles:
+        """The files of an adapter that gets a slot."""
+        return self.adapters.read(adapter)
 
     def tend(self, *, is_blocked: bool) -> None:
         """Take back the pages of transfers that have ended, and more if no request can run."""
@@ -39,11 +52,15 @@ class PendingRequests:
             self.role.make_room()
 
     def wait_briefly(self) -> None:
-        """Wait a moment for any of them."""
+        """Wait a moment for any of them, unless a failure can be told."""
+        if self._refused:
+            return
         (self.role if self.role.num_waiting else self.grammars).wait_briefly()
 
     def take_done(self) -> Iterator[tuple[Request, RequestFailure]]:
-        """Requests whose wait is over, each with the failure if its grammar was refused."""
+        """Requests whose wait is over, each with the failure if it was refused."""
+        refused, self._refused = self._refused, {}
+        yield from refused.items()
         for request in self.role.take_ready():
             try:
                 is_waiting = self._awaits_grammar(request)

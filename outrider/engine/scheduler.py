@@ -7,18 +7,19 @@ precedence is preempted: it loses its pages, keeps its tokens, and is computed a
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from outrider.engine.adapter_slots import AdapterSlots
 from outrider.engine.adaptive_drafting import Adaptation, DraftPolicy, WholeBudget
 from outrider.engine.finished_texts import FinishedTexts
+from outrider.engine.pending_requests import PendingRequests
 from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
 from outrider.engine.prompt_shares import pick_prompts, share_budget
 from outrider.engine.request import Phase, Placement, Request
 from outrider.engine.step_decision import ExpectedStep, StepDecision
 from outrider.engine.waiting_queue import WaitingQueue
-from outrider.errors import CapacityError
+from outrider.errors import CapacityError, RequestError
 from outrider.wire.draft_budget import PLAIN_RUNG, Rung
 from outrider.wire.embedded_span import spans_within
 from outrider.wire.engine_stats import (
@@ -30,7 +31,7 @@ from outrider.wire.engine_stats import (
     Queue,
     TransferCounts,
 )
-from outrider.wire.failure import FailureKind
+from outrider.wire.failure import FailureKind, failure_of
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.scheduled_batch import ScheduledBatch, ScheduledChunk
 from outrider.wire.step_result import RowDetails, StepResult
@@ -39,11 +40,11 @@ from outrider.wire.step_result import RowDetails, StepResult
 class Scheduler:
     """Owns the rows and the queue, and leases pages. True lengths are known only from results."""
 
-    def __init__(self, facts: RunnerFacts, is_ready: Callable[[Request], bool]) -> None:
-        """`is_ready` is called before a request gets a row. A request that is not ready leaves the
-        queue; the owner of `is_ready` enqueues it again.
+    def __init__(self, facts: RunnerFacts, pending: PendingRequests) -> None:
+        """A request that is not ready when it could get a row leaves the queue. `pending` has it
+        from then on, until it is enqueued again or fails.
         """
-        self._is_ready = is_ready
+        self._pending = pending
         self._facts = facts
         self._limits = facts.host
         self._reach = facts.reach
@@ -53,7 +54,7 @@ class Scheduler:
             enabled=facts.host.prefix_cache,
             lookahead=facts.draft.lookahead,
         )
-        self._adapters = AdapterSlots(facts.host.max_loras)
+        self._adapters = AdapterSlots(facts.host.max_loras, pending.read_adapter)
         self._waiting = WaitingQueue()
         self._running: dict[Request, Placement] = {}
         # The same placements by phase, in order of precedence: every step needs the decode rows.
@@ -247,12 +248,15 @@ class Scheduler:
         passed: list[Request] = []
         while len(self._waiting):
             head = self._waiting.head()
-            if self._free_rows and not self._is_ready(head):
+            if self._free_rows and not self._pending.grammars.is_ready(head):
                 self._waiting.pop()
                 continue
             adapter = head.submission.adapter
             if adapter.is_wanted and (passed or not self._adapters.has_room(adapter)):
                 passed.append(self._waiting.pop())
+                continue
+            if self._free_rows and not self._has_adapter(head):
+                self._waiting.pop()
                 continue
             if not (self._free_rows and self._place(head, decision)):
                 worst = self._last_in_rank() if self._running else head
@@ -261,6 +265,15 @@ class Scheduler:
                 self._preempt(worst, decision)
         for request in passed:
             self._waiting.push(request)
+
+    def _has_adapter(self, head: Request) -> bool:
+        """Whether the adapter of a request can be loaded. If not, the request fails alone."""
+        try:
+            self._adapters.prepare(head.submission.adapter)
+        except RequestError as error:
+            self._pending.refuse(head, failure_of(error))
+            return False
+        return True
 
     def _place(self, head: Request, decision: StepDecision) -> bool:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""

@@ -199,14 +199,17 @@ class Decoder:
     def _inputs(self, plan: StepPlan, tokens: torch.Tensor) -> torch.Tensor:  # [n] -> [n, hidden]
         """The input of the first layer: embeddings of tokens, or those that requests brought."""
         multipliers, shape = self.config.multipliers, plan.shape
-        hidden_states = F.embedding(tokens, self._parts.embedding)
-        if self._embedding_factor != 1.0:
-            hidden_states = hidden_states * self._embedding_factor
+        hidden_states = self.embed(tokens)
         if shape.has_embeds:
             embeds = plan.embeds
             of_chunks = slice(shape.num_decode_query, plan.queries.tokens.shape[0])
             place_embeds_(hidden_states[of_chunks], embeds.vectors, embeds.is_embedded)
         return hidden_states if multipliers.inputs == 1.0 else hidden_states * multipliers.inputs
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:  # [n] -> [n, hidden]
+        """What stands where a request may bring an embedding: the table's row times its factor."""
+        rows = F.embedding(tokens, self._parts.embedding)
+        return rows if self._embedding_factor == 1.0 else rows * self._embedding_factor
 
     def _aux_width(self, aux_layers: AuxLayers) -> int:
         return (len(aux_layers.layers) + aux_layers.final) * self.config.block.hidden

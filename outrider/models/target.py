@@ -66,6 +66,10 @@ class Target(Protocol[Pool, Planner]):
     @property
     def embedding(self) -> torch.Tensor: ...  # [vocab, hidden]
 
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:  # [n] -> [n, hidden]
+        """What it reads for tokens, where embeddings of requests would stand."""
+        ...
+
     @property
     def adapters(self) -> AdapterWeights:
         """The LoRA adapters of its linear layers, by slot."""

@@ -21,6 +21,7 @@ from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
 from outrider.ops.tree.place_nodes import node_of_query, values_of_nodes
 from outrider.ops.tree.plan_rows import chunk_nexts
 from outrider.ops.tree.verify import path_tokens
+from outrider.runtime.embedding_index import EmbeddingIndex
 from outrider.runtime.step_output import PackedOutput, pack_output
 from outrider.sampling.sampler import sample_shared_tokens, sample_tokens
 from outrider.sampling.sampling_table import SamplingTable
@@ -69,10 +70,9 @@ class StepProgram:
         self.state = state
         self._ranks = ranks
 
-    @property
-    def embedding(self) -> torch.Tensor:  # [vocab, hidden]
-        """The target's, by which embeddings in prompts are recognised."""
-        return self._model.embedding
+    def make_embedding_index(self) -> EmbeddingIndex:
+        """Recognises the target's embeddings in prompts."""
+        return EmbeddingIndex(self._model.embed, table=self._model.embedding)
 
     @property
     def adapters(self) -> AdapterWeights:

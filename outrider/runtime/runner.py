@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.kv.kv_pool import PageFamily
-from outrider.runtime.embedding_index import EmbeddingIndex
 from outrider.runtime.occupancy import Occupancy
 from outrider.runtime.program import StepProgram
 from outrider.runtime.row_details import StepRequests, read_details, wants_details
@@ -55,7 +54,7 @@ class Runner:
         self._samplings = RowSamplings()
         pools, drafter = program.state.pages, program.drafter
         self.row_images = RowImages((*pools.row_tensors, *drafter.row_tensors), stream)
-        self._embedding_index = EmbeddingIndex(program.embedding)
+        self._embedding_index = program.make_embedding_index()
         self._num_steps = 0
         self.occupancy = Occupancy()
         self.watchdog = Watchdog()
@@ -103,7 +102,7 @@ class Runner:
         """
         with self.stream.active():
             for load in batch.adapter_loads:
-                self._program.adapters.place(load.slot, load.adapter)
+                self._program.adapters.place(load)
             if batch.finished:
                 self._program.drafter.remember(batch.finished)
             self._admit(batch.admissions)

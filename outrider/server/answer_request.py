@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from outrider.frontend.request_state import PreparedRequest
+from outrider.hub.adapter_folder import find_adapter
 from outrider.hub.generation_config import SamplingDefaults
 from outrider.hub.pooling_config import LAST_TOKEN, PoolingConfig
 from outrider.server.async_engine import AsyncEngine
@@ -59,7 +60,7 @@ class ServedModel:
     parsers: AnswerParsers = NO_PARSERS
     pooling: PoolingConfig = LAST_TOKEN
     adapters: ServedAdapters = NO_SERVED_ADAPTERS
-    adapter: Adapter = NO_ADAPTER
+    adapter_path: str = ""  # of the adapter that it is; empty for the model itself
 
     def check(self, requested: str | None) -> None:
         """Refuse a name that is not served. No name, or SGLang's "default", means this model."""
@@ -89,8 +90,14 @@ class ServedModel:
         return self._adapted(lora_path or name)
 
     def adapter_of(self, lora_path: str | None) -> Adapter:
-        """The adapter that SGLang's `lora_path` names; this model's own if there is no name."""
-        return self._adapted(lora_path or "").adapter
+        """The adapter that SGLang's `lora_path` names, or this model's own; call it in a thread."""
+        return self._adapted(lora_path or "").find_adapter()
+
+    def find_adapter(self) -> Adapter:
+        """The adapter as its files are now. A disk can be slow: call it in a thread."""
+        if not self.adapter_path:
+            return NO_ADAPTER
+        return find_adapter(self.adapter_path, self.name)
 
     def _adapted(self, name: str) -> "ServedModel":
         if not name:
@@ -105,7 +112,7 @@ class ServedModel:
                 param="lora_path",
                 code="model_not_found",
             )
-        return replace(self, name=name, adapter=self.adapters.find(name))
+        return replace(self, name=name, adapter_path=self.adapters.path_of(name))
 
     def fill(self, body: Body) -> Body:
         """The body with the model's sampling where it has none."""

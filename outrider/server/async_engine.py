@@ -44,6 +44,13 @@ class AsyncEngineRules:
     returns_hidden_states: bool = False  # whether requests may want hidden states
     role: DisaggregationConfig = WHOLE_REQUESTS
 
+    def check_embeds(self, has_embeds: bool) -> None:
+        """Refuse embeddings unless prompts may be some. Routes ask before they decode any."""
+        if has_embeds and not self.takes_prompt_embeds:
+            raise RequestError(
+                "prompt_embeds are for servers with --enable-prompt-embeds; send text or token ids"
+            )
+
 
 class AsyncEngine:
     """Owns the front end, all open handles, and the replicas of the engine."""
@@ -108,15 +115,16 @@ class AsyncEngine:
         self,
         read: Callable[[], Sequence[PromptRequest]],
         admit: Admit,
-        adapter: Adapter = NO_ADAPTER,  # of requests that have none of their own
+        find_adapter: Callable[[], Adapter] = lambda: NO_ADAPTER,  # for requests without their own
     ) -> Sequence[PreparedRequest]:
         """The requests that `read` finds in a body, prepared once `admit` has room for their cost.
 
-        `read` runs in a thread, and the result comes once the grammars are compiled.
-        No thread waits for a grammar: some take long to compile, and there are few threads. One
-        grammar is compiled after the other, so an HTTP request fills one place of the compiler.
+        `read` and `find_adapter` run in a thread, and the result comes once the grammars are
+        compiled. No thread waits for a grammar: some take long to compile, and there are few
+        threads. One grammar is compiled after the other, so an HTTP request fills one place of the
+        compiler.
         """
-        requests = await self.run_in_thread(read)
+        requests, adapter = await self.run_in_thread(lambda: (read(), find_adapter()))
         if adapter.is_wanted:
             requests = [replace(each, adapter=adapter) for each in requests]
         limits = CallLimits(
@@ -159,11 +167,7 @@ class AsyncEngine:
         return handle
 
     def _check_permissions(self, prepared: Sequence[PreparedRequest]) -> None:
-        has_embeds = any(each.embeds for each in prepared)
-        if has_embeds and not self.rules.takes_prompt_embeds:
-            raise RequestError(
-                "prompt_embeds are for servers with --enable-prompt-embeds; send text or token ids"
-            )
+        self.rules.check_embeds(any(each.embeds for each in prepared))
         has_states = any(each.params.hidden_states_mode != "none" for each in prepared)
         if has_states and not self.rules.returns_hidden_states:
             raise RequestError(

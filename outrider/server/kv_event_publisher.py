@@ -86,7 +86,7 @@ class KVEventPublisher:
                 "block_size": self._events.page_size,
                 "lora_id": None,
                 "medium": _MEDIUM,
-                "lora_name": None,
+                "lora_name": event.adapter or None,
                 "extra_keys": [[event.salt] if event.salt else None, *others],
             }
         if isinstance(event, BlocksRemoved):

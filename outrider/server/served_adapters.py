@@ -1,8 +1,6 @@
 """The adapters that clients may choose, by name."""
 
 from outrider.errors import RequestError
-from outrider.hub.adapter_folder import find_adapter
-from outrider.wire.adapter import Adapter
 
 MAX_ADAPTERS = 1024  # that have a name; few of them are in memory
 MAX_NAME = 256  # characters
@@ -19,9 +17,8 @@ class ServedAdapters:
     def names(self) -> tuple[str, ...]:
         return tuple(self._paths)
 
-    def find(self, name: str) -> Adapter:
-        """The adapter of this name, as its files are now."""
-        return find_adapter(self._paths[name])
+    def path_of(self, name: str) -> str:
+        return self._paths[name]
 
     def check_new(self, name: str) -> None:
         """Refuse a name that cannot be added."""

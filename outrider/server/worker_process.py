@@ -74,14 +74,18 @@ class Worker:
 
     def run(self) -> int:
         """Work until the engine stops for good; returns the exit code."""
-        while not self._engine.is_over:
-            self._board.note_loop()
-            self._engine.tend()
-            self._receive_all()
-            if self._engine.has_work:
-                self._step()
+        try:
+            while not self._engine.is_over:
+                self._board.note_loop()
+                self._engine.tend()
+                self._receive_all()
+                if self._engine.has_work:
+                    self._step()
+                for each in self._publishers:
+                    each.publish()
+        finally:  # the next worker needs the ports
             for each in self._publishers:
-                each.publish()
+                each.close()
         return DEVICE_LOST
 
     def _receive_all(self) -> None:

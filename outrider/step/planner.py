@@ -79,7 +79,7 @@ class Binder:
                 positions=arena.view("sampled.positions", sampled),
             ),
             attention=self._attention.bind(arena, shape),
-            draft=draft.bind(shape.without_adapters(), decode, chunk),
+            draft=draft.bind(shape.for_drafts(), decode, chunk),
             embeds=embeds,
         )
 

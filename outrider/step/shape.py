@@ -78,9 +78,13 @@ class StepShape:
     def nodes(self) -> int:
         return self.tree.nodes
 
-    def without_adapters(self) -> "StepShape":
-        """The shape for the plans of a draft model: only the target has adapters."""
-        return replace(self, sampling_flags=replace(self.sampling_flags, adapters=False))
+    def for_drafts(self) -> "StepShape":
+        """The shape for the plans of a draft model: only the target has adapters and embeddings.
+
+        In place of an embedding a draft model reads the id that stands there.
+        """
+        flags = replace(self.sampling_flags, adapters=False)
+        return replace(self, sampling_flags=flags, has_embeds=False)
 
     @property
     def num_nodes(self) -> int:

@@ -1,7 +1,7 @@
 """The LoRA adapter of a request. Submissions name it, and batches bring it to the device."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from outrider.errors import RequestError
@@ -13,6 +13,7 @@ class Adapter:
 
     path: str = ""
     version: str = ""  # of its files: another one when they are replaced
+    name: str = field(default="", compare=False)  # what a server calls it; events tell it
 
     @property
     def is_wanted(self) -> bool:
@@ -23,11 +24,23 @@ NO_ADAPTER = Adapter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterFiles:
+    """The files of an adapter as they were checked. What is on disk may change afterwards."""
+
+    adapter: Adapter
+    config: bytes = field(repr=False)
+    weights: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterLoad:
-    """An adapter gets a slot of the device's adapter weights. Slot 0 stands for no adapter."""
+    """An adapter gets a slot of the device's adapter weights. Slot 0 stands for no adapter.
+
+    It carries the files: a rank that read them itself could find others than rank 0.
+    """
 
     slot: int
-    adapter: Adapter
+    files: AdapterFiles
 
 
 class AdapterChecks(Protocol):
@@ -35,6 +48,10 @@ class AdapterChecks(Protocol):
 
     def check(self, adapter: Adapter) -> None:
         """Refuse an adapter that is damaged or made for another model. No adapter is fine."""
+        ...
+
+    def read(self, adapter: Adapter) -> AdapterFiles:
+        """The files of an adapter, or a refusal if they are gone, replaced or damaged."""
         ...
 
 
@@ -48,8 +65,14 @@ class NoAdapterChecks:
                 "(enable_lora=True)"
             )
 
+    def read(self, adapter: Adapter) -> AdapterFiles:
+        raise AssertionError(f"{adapter} was refused")
+
 
 NO_ADAPTER_CHECKS = NoAdapterChecks()
+
+
+_MARK = b"\xff"
 
 
 def prefix_salt(adapter: Adapter, cache_salt: str) -> bytes:
@@ -60,4 +83,10 @@ def prefix_salt(adapter: Adapter, cache_salt: str) -> bytes:
     salt = cache_salt.encode()
     if not adapter.is_wanted:
         return salt
-    return b"\xff".join((b"", adapter.version.encode(), os.fsencode(adapter.path), b"", salt))
+    name, version = adapter.name.encode(errors="replace"), adapter.version.encode()
+    return _MARK.join((b"", name, version, os.fsencode(adapter.path), b"", salt))
+
+
+def adapter_name(salt: bytes) -> str:
+    """The name of the adapter that a prefix salt has; empty if it has none."""
+    return salt.split(_MARK, 2)[1].decode() if salt.startswith(_MARK) else ""

@@ -1,7 +1,8 @@
 """What happened to cached prefixes, for routers that send a request where its prefix is cached.
 
 A block is a page of the prefix cache; routers and vLLM call it so. Its hash names the text up to
-its end, and is the same in every engine with the same page size and drafter.
+its end, and is the same in every engine with the same page size and drafter. Blocks of an adapter
+are the exception: their hashes name its files on one machine.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ class BlocksStored:
     hashes: tuple[int, ...]
     parent: int  # hash of the block before the first one, or NO_PARENT
     tokens: tuple[int, ...]  # of all these blocks
-    salt: str  # of the request, if the first block begins the text; only equal salts share it
+    adapter: str  # the name of the adapter that computed them; empty for the model itself
+    salt: str  # a hash of what requests must have in common to share the first block of a text
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Adapters on several ranks: each rank holds its part, and the tokens are those of PEFT."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -57,9 +58,22 @@ def test_ranks_give_the_tokens_of_peft(family, size, tmp_path):
         assert out["plain"].tokens == greedy_tokens(theirs, PROMPT, 8)
 
 
+def test_only_the_first_rank_reads_the_files_of_an_adapter(tmp_path):
+    own = RankFamily("llama", tmp_path)
+    assert own.theirs is not None
+    theirs = save_adapter("llama", tmp_path / "adapter", seed=1)
+    models = AdaptedModels(own, 2)
+    drafts = models.drafts("ngram", Budget(steps=3, topk=1, nodes=4))
+    engine = ranked_engine(models, Shape(max_loras=2, executor="tape"), drafts)
+    adapter = find_adapter(tmp_path / "adapter")
+    engine.add(replace(make_submission("adapted", PROMPT, GREEDY), adapter=adapter))
+    shutil.rmtree(tmp_path / "adapter")  # it was checked: from here on no rank needs the files
+    assert run_all(engine, [])["adapted"].tokens == greedy_tokens(theirs, PROMPT, 8)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["tensor_parallel_size", "data_parallel_size"])
-def test_processes_read_the_adapter_themselves(way, tmp_path):
+def test_processes_get_the_adapter_from_the_first(way, tmp_path):
     save_tiny("llama", tmp_path / "model")
     theirs = save_adapter("llama", tmp_path / "adapter", seed=1)
     sizes = {"max_num_seqs": 4, "kv_tokens": 1024, way: 2}

@@ -1,5 +1,6 @@
 """Rows with different adapters, and without, in one batch: each gets PEFT's tokens."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from outrider.models.decoder_loader import load_decoder
 from outrider.runtime import program
 from outrider.runtime.draft_kinds import NgramDraft
 from outrider.wire.adapter import NO_ADAPTER
+from outrider.wire.failure import FailureKind
 from outrider.wire.row_sampling import LogprobsWanted, RowSampling
 from outrider.wire.submission import Submission
 
@@ -98,6 +100,29 @@ def test_requests_without_an_adapter_pass_one_that_waits_for_a_slot(adapted, ada
     own.step()
     assert own.stats.queue.waiting == 1
     assert own.stats.queue.running == 3
+
+
+def test_an_adapter_that_vanishes_while_it_waits_ends_its_own_request_only(
+    adapted, adapters, tmp_path
+):
+    own, held = engine(adapted), BANK.num_slots + 4
+    for name in ("lost", *map(str, range(held))):
+        shutil.copytree(adapters["first"][0].path, tmp_path / name)
+    lost = replace(make_submission("lost", PROMPT, GREEDY), adapter=find_adapter(tmp_path / "lost"))
+    requests = [lost, request("none", adapters), request("first", adapters)]
+    for each in requests:
+        own.add(each)
+    for name in range(held):  # others push it out of host memory
+        own.check_adapter(find_adapter(tmp_path / f"{name}"))
+    shutil.rmtree(tmp_path / "lost")
+    out = run_all(own, [])
+    assert own.num_failed_steps == 0
+    assert out["lost"].last.failure.kind is FailureKind.REQUEST
+    assert "there is no adapter" in out["lost"].last.failure.reason
+    assert [out[name].tokens for name in ("none", "first")] == [
+        adapters[name][1] for name in ("none", "first")
+    ]
+    assert run_all(own, [request("second", adapters)])["second"].tokens == adapters["second"][1]
 
 
 @pytest.mark.parametrize("name", ["none", "first"])

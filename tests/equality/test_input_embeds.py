@@ -104,6 +104,15 @@ def test_any_embeddings_give_the_tokens_of_transformers(models, drafter, tree, s
     assert mismatches(models, drafter, tree, shape) == []
 
 
+def test_a_draft_model_drafts_after_any_embeddings(models):
+    """It reads ids where the target reads embeddings; `run_all` asserts that it did not fail."""
+    engine = engine_of(models.target, Shape(), models.draft("relative", TREES["chain"]))
+    vectors = random_embeds(models.theirs, 5, seed=6)
+    answer = run_all(engine, [submission_of("a", vectors)])["a"]
+    assert answer.last.progress.drafted > 0
+    assert answer.tokens == reference(models.theirs, vectors)[0]
+
+
 @pytest.mark.slow
 def test_latents_take_embeddings_too(targets):
     shape = Shape(pad=4, executor="tape", depth=1, step_tokens=40)

@@ -61,7 +61,7 @@ def test_a_twin_is_accepted_completely(models_of):
         assert output.last.progress.num_accepted >= output.last.progress.drafted
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("family", ["gemma2", "granite"])
 def test_embeddings_of_a_prompt_are_scaled_as_transformers_scales_them(models_of, family):
     models, prompt = models_of(family), PROMPTS[0]
@@ -70,5 +70,6 @@ def test_embeddings_of_a_prompt_are_scaled_as_transformers_scales_them(models_of
     span = EmbeddedSpan(first=0, width=vectors.shape[1], values=vectors.numpy().tobytes())
     plain = make_submission("r", prompt, sampling_of("greedy", 0), max_tokens=MAX_TOKENS)
     engine = engine_of(models.target, Shape(step_tokens=40), models.draft("relative", "tree"))
+    assert engine._runner.find_tokens(span) == tuple(prompt)  # as the model reads them
     outputs = run_all(engine, [replace(plain, embeds=(span,))])
     assert outputs["r"].tokens == right_answer(models.theirs, "greedy", 0).tokens

@@ -2,14 +2,18 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 from support.paper import facts
 
-from outrider.errors import CapacityError
+from outrider.errors import CapacityError, RequestError
+from outrider.frontend.input_processor import PromptRequest
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer
+from outrider.hub.adapter_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from outrider.server.answer_request import ServedModel
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
 from outrider.server.call_memory import TEXT_FACTOR, CallMemory, MemoryBudget
 from outrider.server.http_errors import ApiError
@@ -18,6 +22,7 @@ from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.remote_replicas import RemoteReplicas
 from outrider.server.request_traces import NoTracer
+from outrider.server.served_adapters import ServedAdapters
 from outrider.structured.grammar_cache import NO_GRAMMARS
 
 
@@ -85,3 +90,32 @@ def test_a_text_takes_memory_and_a_long_one_has_a_thread_of_its_own():
     assert name.startswith("long text")
     with pytest.raises(ApiError, match="--request-memory"):
         thread_of(2**16 + 1)
+
+
+def test_the_files_of_an_adapter_are_looked_up_in_a_thread(tmp_path):
+    """A disk can be slow, and the event loop serves all clients."""
+    async_engine, threads = async_engine_with(max_queued=1), []
+    call = CallMemory(MemoryBudget(2**20))
+    for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+        (tmp_path / name).write_bytes(b"")
+    adapters = ServedAdapters(is_enabled=True)
+    adapters.add("sql", str(tmp_path))
+    adapters.add("gone", str(tmp_path / "gone"))
+    served = ServedModel(name="m", adapters=adapters)
+
+    def find(name):
+        threads.append(threading.current_thread().name)
+        return served.choose(name).find_adapter()
+
+    def prepare(name):
+        served.choose(name)  # looks at no file
+        request = PromptRequest(prompt=TokenPrompt((5,)), params=SamplingParams(max_tokens=1))
+        return asyncio.run(async_engine.prepare(lambda: [request], call.admit, partial(find, name)))
+
+    (prepared,) = prepare("sql")
+    assert (prepared.adapter.path, prepared.adapter.name) == (str(tmp_path.resolve()), "sql")
+    with pytest.raises(RequestError, match="there is no adapter"):
+        prepare("gone")
+    assert len(threads) == 2
+    assert all(name.startswith("text") for name in threads)
+    call.close()

@@ -13,6 +13,9 @@ from outrider.config.kv_events_config import KVEventsConfig, parse_kv_events
 from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.errors import ConfigError
 from outrider.server.kv_event_publisher import KVEventPublisher
+from outrider.wire.adapter import Adapter, prefix_salt
+
+SQL = Adapter(path="/adapters/sql", version="1", name="sql")
 
 
 class BlockStored(msgspec.Struct, tag=True, forbid_unknown_fields=True):
@@ -126,17 +129,20 @@ def test_a_subscriber_gets_stored_and_removed_blocks(cache, publisher, subscribe
     run(cache, list(range(8)), salt=b"tenant")
     publisher.publish()
     publisher.publish()  # nothing happened: no batch
-    run(cache, list(range(50, 58)))  # 3 pages in all: one of the first text is evicted
+    run(
+        cache, list(range(50, 58)), salt=prefix_salt(SQL, "")
+    )  # 3 pages in all: one of the first text is evicted
     publisher.publish()
     (_, _, first), (topic, number, second) = subscriber.batches_since(1)
     (stored,) = first.events
     assert stored.token_ids == list(range(8))
     assert (stored.parent_block_hash, stored.block_size) == (None, 4)
-    assert stored.extra_keys == [("tenant",), None]
+    ((digest,), rest) = stored.extra_keys
+    assert (len(digest), rest, stored.lora_name) == (32, None, None)  # a hash, never the salt
     assert (topic, number, second.data_parallel_rank) == ("kv@here@tiny", 2, 2)
     removed, added = second.events
     assert removed == BlockRemoved(stored.block_hashes[1:], "GPU")
-    assert added.token_ids == list(range(50, 58))
+    assert (added.token_ids, added.lora_name) == (list(range(50, 58)), "sql")
 
 
 def test_live_batches_have_the_form_of_replayed_ones(cache, publisher, subscriber):

@@ -3,7 +3,9 @@
 import base64
 import io
 import pickle
+import tracemalloc
 import zipfile
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -81,6 +83,39 @@ def hostile_zip(pickled):
     return file.getvalue()
 
 
+def repacked(change, num_tokens=2):
+    """The file of a tensor with another pickle."""
+    old, file = io.BytesIO(saved(torch.ones(num_tokens, 3))), io.BytesIO()
+    with zipfile.ZipFile(old) as source, zipfile.ZipFile(file, "w") as archive:
+        for name in source.namelist():
+            is_pickle, data = name.endswith("data.pkl"), source.read(name)
+            archive.writestr(name, change(data) if is_pickle else data)
+    return file.getvalue()
+
+
+def with_opcodes(opcodes):
+    return repacked(lambda pickled: pickled[:-1] + opcodes + b".")
+
+
+def repeated_storage():
+    """A tensor whose pickle keeps fifty copies of its storage in the memo."""
+
+    def repeat(pickled):
+        named = pickled[pickled.index(b"((") + 1 : pickled.index(b"Q") + 1]
+        copies = [named + bytes([ord("q"), 100 + index, ord("0")]) for index in range(50)]
+        return pickled[:2] + b"".join(copies) + pickled[2:]
+
+    return repacked(repeat, num_tokens=1000)
+
+
+def many_files():
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for index in range(2000):
+            archive.writestr(f"x/{index}", b"")
+    return file.getvalue()
+
+
 HOSTILE = {
     "code": saved(Evil()),
     "a bare pickle": pickle.dumps(Evil()),
@@ -93,6 +128,12 @@ HOSTILE = {
     "one dimension": saved(torch.ones(6)),
     "empty": saved(torch.ones(0, 3)),
     "no pickle": hostile_zip(b""),
+    "a large memo": with_opcodes(b"r\x00\x00\x00\x02"),
+    "the largest memo": with_opcodes(b"r\xff\xff\xff\xff"),
+    "an attribute of a class": with_opcodes(b"h\x00}X\x01\x00\x00\x00aK\x01sb0"),
+    "a storage fifty times": repeated_storage(),
+    "many files": many_files(),
+    "protocol 4": hostile_zip(pickle.dumps(OrderedDict(), protocol=4)),
     "broken pickle": hostile_zip(b"\x80\x02X\xff\xff\xff\xff"),
     "past its storage": saved(torch.ones(2, 3)).replace(b"K\x02K\x03\x86", b"K\x09K\x03\x86"),
     "two tensors": save({"x": torch.ones(2, 3), "y": torch.ones(2, 3)}),
@@ -103,12 +144,41 @@ HOSTILE = {
 }
 
 
-@pytest.mark.fast_cases(18)
+@pytest.mark.fast_cases(24)
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_files_are_refused_with_the_reason(body, capsys):
     with pytest.raises(RequestError, match="prompt_embeds"):
         decode_embeds(encoded(body))
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["a large memo", "a storage fifty times", "many files"])
+def test_a_small_file_takes_little_memory(name):
+    body = encoded(HOSTILE[name])
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestError, match="prompt_embeds"):
+            decode_embeds(body)
+        assert tracemalloc.get_traced_memory()[1] < 2**19
+    finally:
+        tracemalloc.stop()
+
+
+def test_every_byte_of_a_pickle_is_checked():
+    """Whatever one byte becomes, the file is refused or has its six values."""
+    with zipfile.ZipFile(io.BytesIO(saved(torch.ones(2, 3)))) as archive:
+        pickled, num_read = archive.read("archive/data.pkl"), 0
+    for place in range(len(pickled)):
+        for other in b"\x00\x01.(0RQbhrt\x89\xff":
+            changed = pickled[:place] + bytes([other]) + pickled[place + 1 :]
+            body = repacked(lambda _, changed=changed: changed)
+            try:
+                span = decode_embeds(encoded(body))
+            except RequestError:
+                continue
+            num_read += 1
+            assert set(memoryview(span.values).cast("f")) == {1.0}
+    assert num_read  # numbers of the memo, the device
 
 
 def test_every_cut_of_a_file_is_refused_or_read():
@@ -138,10 +208,13 @@ def test_what_cannot_be_run_is_a_bad_request(server, more, reason):
 @pytest.mark.slow
 def test_a_server_without_the_flag_refuses_embeddings_by_name(start_server):
     plain = start_server("--draft", "none", "--kv-tokens", "1024")
-    body = {**ASKED, "prompt_embeds": encoded(saved(torch.ones(2, 32)))}
-    refused = plain.post("/v1/completions", body)
-    assert refused.status_code == 400
-    assert "--enable-prompt-embeds" in refused.text
+    given = [encoded(saved(torch.ones(2, 32))), "not even base64", encoded(HOSTILE["a large memo"])]
+    asked = [("/v1/completions", {**ASKED, "prompt_embeds": each}) for each in given]
+    asked += [("/generate", {"input_embeds": each}) for each in ([[1.0] * 32], [[]])]
+    for route, body in asked:  # nothing is decoded before the permission is asked for
+        refused = plain.post(route, body)
+        assert refused.status_code == 400
+        assert "--enable-prompt-embeds" in refused.text
     assert plain.stop() == 0
 
 

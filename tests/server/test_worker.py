@@ -1,6 +1,7 @@
 """A worker in this process, connected to a remote engine by a real socket."""
 
 import random
+import socket
 import threading
 import time
 from dataclasses import dataclass, field
@@ -10,9 +11,12 @@ import zmq
 from support.paper import PaperRunner, expected_output, facts, submission
 from support.served import wait_for
 
+from outrider.config.kv_events_config import KVEventsConfig
 from outrider.engine.engine import Engine
+from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.server import worker_process
 from outrider.server.heartbeat import Heartbeat, HeartbeatLimits
+from outrider.server.kv_event_publisher import KVEventPublisher, open_kv_events
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.worker_board import BoardReader, WorkerBoard
@@ -423,3 +427,17 @@ def test_a_running_request_does_not_wait_until_a_crowd_has_been_received(server_
     assert answers == {
         each.request_id: (expected_output(each, CONTEXT), "length") for each in submitted
     }
+
+
+def test_a_worker_that_ends_frees_the_ports_of_its_kv_events(server_end):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = KVEventsConfig(publisher="zmq", endpoint=f"tcp://*:{port}")
+    known = facts(max_rows=2, max_context=CONTEXT)
+    engine = Engine(LostRunner(known, random.Random(1), lost_at=1), known)
+    publishers = open_kv_events(config, engine.caches)
+    worker = Worker(engine, server_end.other_end, WorkerBoard(server_end.board), publishers)
+    engine.add(submission("a", [5] * 9))
+    assert worker.run() == worker_process.DEVICE_LOST
+    cache = PrefixCache(num_pages=4, page_size=4)
+    KVEventPublisher(config, cache.record_events()).close()  # raises if the port is in use

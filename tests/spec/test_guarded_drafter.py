@@ -55,14 +55,13 @@ def test_the_answer_goes_on_by_plain_decoding(target, caplog, monkeypatch, fails
     )
     with caplog.at_level(logging.ERROR):
         engine = engine_of(target, Shape(executor=executor), draft)
-        outputs = run_all(engine, submissions)
+        outputs = run_all(engine, submissions, has_broken_drafter=True)
     assert {k: v.tokens for k, v in outputs.items()} == {k: v.tokens for k, v in plain.items()}
     assert "going on by plain decoding" in caplog.text
     assert engine.num_drafter_failures == 1
     before = FailingDraft.num_forwards
-    again = run_all(
-        engine, [make_submission("later", [3, 9, 4], RowSampling(seed=0), max_tokens=12)]
-    )["later"]
+    later = make_submission("later", [3, 9, 4], RowSampling(seed=0), max_tokens=12)
+    again = run_all(engine, [later], has_broken_drafter=True)["later"]
     assert again.tokens == plain["r0"].tokens
     assert again.last.progress.drafted == 0  # nothing is drafted or verified in vain
     assert FailingDraft.num_forwards == before

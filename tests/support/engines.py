@@ -118,8 +118,13 @@ def make_submission(
     )
 
 
-def run_all(engine: Engine, submissions: list[Submission]) -> dict[str, CollectedOutput]:
-    """Outputs by request id of submissions that are all added before the first step."""
+def run_all(
+    engine: Engine, submissions: list[Submission], *, has_broken_drafter: bool = False
+) -> dict[str, CollectedOutput]:
+    """Outputs by request id of submissions that are all added before the first step.
+
+    A drafter that is given up changes no token, so no other assertion would see it.
+    """
     for submission in submissions:
         engine.add(submission)
     outputs: dict[str, CollectedOutput] = {}
@@ -129,4 +134,5 @@ def run_all(engine: Engine, submissions: list[Submission]) -> dict[str, Collecte
             entry.tokens += update.tokens
             entry.logprobs += [logprobs.chosen for logprobs in update.logprobs]
             entry.last = update
+    assert bool(engine.num_drafter_failures) is has_broken_drafter
     return outputs

@@ -1,10 +1,12 @@
 """What a radix tree reports about its pages, and the events that routers get from it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
 
 from outrider.engine.prefix_cache.token_key import TokenKey
+from outrider.wire.adapter import adapter_name
 from outrider.wire.cache_events import (
     NO_PARENT,
     BlocksRemoved,
@@ -15,6 +17,7 @@ from outrider.wire.cache_events import (
 
 ROOT_PAGE = 0  # the parent of first pages: page 0 is padding and is never cached
 _HASH_BYTES = 8
+_SALT_BYTES = 16
 
 
 class PageListener(Protocol):
@@ -37,12 +40,25 @@ class NoPageEvents:
         del pages
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldPage:
+    """A cached page as routers know it."""
+
+    hash: int = NO_PARENT
+    adapter: str = ""  # the name of the one that computed it; only first pages have a salt
+    is_told: bool = True
+
+
 class PageEvents:
-    """Owns the hash of every cached page, and the events since they were last taken."""
+    """Owns the hash of every cached page, and the events since they were last taken.
+
+    Embeddings are known by ids that mean something in this process alone. Pages with such ids, and
+    pages after them, are not told.
+    """
 
     def __init__(self, page_size: int) -> None:
         self.page_size = page_size
-        self._hashes = {ROOT_PAGE: NO_PARENT}  # by page id
+        self._pages = {ROOT_PAGE: ToldPage()}  # by page id
         # An earlier process may have told of pages that are lost.
         self._events: list[CacheEvent] = [CacheCleared()]
 
@@ -51,26 +67,41 @@ class PageEvents:
         return events
 
     def note_stored(self, parent: int, pages: Sequence[int], key: TokenKey) -> None:
-        size, first = self.page_size, self._hashes[parent]
+        size, first = self.page_size, self._pages[parent]
         last, hashes = first, []
         for place, page in enumerate(pages):
-            # The head has the tokens that draft KV looks ahead to, and the salt.
-            head = key[place * size : (place + 1) * size].head(size)
-            last = self._hashes[page] = _hash(last, head)
-            hashes.append(last)
+            last = self._pages[page] = _next_page(last, key[place * size : (place + 1) * size])
+            if last.is_told:
+                hashes.append(last.hash)
+        if not hashes:
+            return
         self._events.append(
             BlocksStored(
                 hashes=tuple(hashes),
-                parent=first,
-                tokens=tuple(key.tokens[key.start : key.start + len(pages) * size]),
-                salt=key.salt.decode(errors="replace"),  # that of an adapter is no text
+                parent=first.hash,
+                tokens=tuple(key.tokens[key.start : key.start + len(hashes) * size]),
+                adapter=last.adapter,
+                # Never the salt itself: it has a tenant's own text, and paths of this machine.
+                salt=blake2b(key.salt, digest_size=_SALT_BYTES).hexdigest() if key.salt else "",
             )
         )
 
     def note_removed(self, pages: Sequence[int]) -> None:
-        removed = BlocksRemoved(tuple(self._hashes.pop(page) for page in pages))
-        is_empty = len(self._hashes) == 1  # the root alone is left
-        self._events.append(CacheCleared() if is_empty else removed)
+        removed = [self._pages.pop(page) for page in pages]
+        hashes = tuple(each.hash for each in removed if each.is_told)
+        if len(self._pages) == 1:  # the root alone is left
+            self._events.append(CacheCleared())
+        elif hashes:
+            self._events.append(BlocksRemoved(hashes))
+
+
+def _next_page(last: ToldPage, key: TokenKey) -> ToldPage:
+    """A page after another one. Its key has the tokens that draft KV looks ahead to."""
+    return ToldPage(
+        hash=_hash(last.hash, key.head(len(key))),
+        adapter=adapter_name(key.salt) or last.adapter,
+        is_told=last.is_told and min(key.tokens[key.start : key.stop]) >= 0,
+    )
 
 
 def _hash(parent: int, head: bytes) -> int:

@@ -9,13 +9,18 @@ from typing import Protocol
 import torch
 
 from outrider.errors import RequestError
-from outrider.models.adapters.peft_folder import AdaptableModules, LoraPair, read_adapter
+from outrider.models.adapters.peft_folder import (
+    AdaptableModules,
+    LoraPair,
+    parse_adapter,
+    read_files,
+)
 from outrider.models.layers.attention_layer import pad_rows
 from outrider.models.rank_cuts import RankCuts
 from outrider.models.text_model_fields import Nesting
 from outrider.ops.linear.linear import Linear
 from outrider.ops.linear.lora import AdaptedLinear, LoraStack, StepSlots, sorted_slots
-from outrider.wire.adapter import NO_ADAPTER_CHECKS, Adapter
+from outrider.wire.adapter import NO_ADAPTER_CHECKS, Adapter, AdapterFiles, AdapterLoad
 
 ReadRows = Callable[[str], torch.Tensor]  # the rows that a rank has of the weight of this name
 StackRows = Callable[[ReadRows], torch.Tensor]  # the rows of a linear layer, fused and in its order
@@ -28,8 +33,15 @@ class AdapterWeights(Protocol):
         """Refuse an adapter that is damaged or made for another model."""
         ...
 
-    def place(self, slot: int, adapter: Adapter) -> None:
-        """Write an adapter to a slot. Steps that were submitted before still read the old one."""
+    def read(self, adapter: Adapter) -> AdapterFiles:
+        """The files of an adapter, or a refusal if they are gone, replaced or damaged."""
+        ...
+
+    def place(self, load: AdapterLoad) -> None:
+        """Write an adapter to a slot. Steps that were submitted before still read the old one.
+
+        No file is opened: what was read before this step is all that it needs.
+        """
         ...
 
     def begin(self, slots: torch.Tensor, num_rows: int) -> None:
@@ -43,8 +55,11 @@ class NoAdapters:
     def check(self, adapter: Adapter) -> None:
         NO_ADAPTER_CHECKS.check(adapter)
 
-    def place(self, slot: int, adapter: Adapter) -> None:
-        raise AssertionError(f"there is no slot {slot} for {adapter}")
+    def read(self, adapter: Adapter) -> AdapterFiles:
+        return NO_ADAPTER_CHECKS.read(adapter)
+
+    def place(self, load: AdapterLoad) -> None:
+        raise AssertionError(f"there is no slot for {load}")
 
     def begin(self, slots: torch.Tensor, num_rows: int) -> None:
         del num_rows
@@ -98,7 +113,7 @@ class AdapterBank:
         self._layers: list[AdaptedLayer] = []
         self._slots = StepSlots()
         self._holding = threading.Lock()
-        self._held: OrderedDict[Adapter, dict[str, LoraPair]] = OrderedDict()  # oldest first
+        self._held: OrderedDict[Adapter, AdapterFiles] = OrderedDict()  # oldest first
 
     def adapt(
         self,
@@ -117,12 +132,21 @@ class AdapterBank:
 
     def check(self, adapter: Adapter) -> None:
         if adapter.is_wanted:
-            self._find(adapter)
+            self.read(adapter)
 
-    def place(self, slot: int, adapter: Adapter) -> None:
-        pairs = self._find(adapter)
+    def read(self, adapter: Adapter) -> AdapterFiles:
+        """The files, from host memory if they are there."""
+        with self._holding:  # the threads of an LLM check while another one runs steps
+            files = self._held.pop(adapter, None) or self._read_new(adapter)
+            self._held[adapter] = files
+            while len(self._held) > self._sizes.num_slots + _MOST_WAITING:
+                self._held.popitem(last=False)
+        return files
+
+    def place(self, load: AdapterLoad) -> None:
+        pairs = parse_adapter(load.files, self._modules())
         for layer in self._layers:
-            a, b = layer.stack.a[slot].zero_(), layer.stack.b[slot].zero_()
+            a, b = layer.stack.a[load.slot].zero_(), layer.stack.b[load.slot].zero_()
             for columns, name in self._parts(layer.names):
                 if name in pairs:
                     pair = pairs[name]
@@ -134,26 +158,21 @@ class AdapterBank:
         rows = pad_rows(slots, num_rows) if len(slots) else slots
         self._slots.current = sorted_slots(rows)
 
-    def _find(self, adapter: Adapter) -> dict[str, LoraPair]:
-        """The matrices in host memory. Between its check and its step no file can change them."""
-        with self._holding:  # the threads of an LLM check while another one runs steps
-            pairs = self._held.pop(adapter, None) or self._read(adapter)
-            self._held[adapter] = pairs
-            while len(self._held) > self._sizes.num_slots + _MOST_WAITING:
-                self._held.popitem(last=False)
-        return pairs
+    def _read_new(self, adapter: Adapter) -> AdapterFiles:
+        try:
+            files = read_files(adapter)
+            parse_adapter(files, self._modules())  # refuses what does not fit
+        except RequestError as error:
+            raise RequestError(f"the adapter in {adapter.path} cannot be used: {error}") from error
+        return files
 
-    def _read(self, adapter: Adapter) -> dict[str, LoraPair]:
+    def _modules(self) -> AdaptableModules:
         names = [name for layer in self._layers for name in layer.names]
-        modules = AdaptableModules(
+        return AdaptableModules(
             shapes={name: self._shapes[name] for name in names},
             nesting=self._nesting,
             max_rank=self._sizes.max_rank,
         )
-        try:
-            return read_adapter(adapter, modules)
-        except RequestError as error:
-            raise RequestError(f"the adapter in {adapter.path} cannot be used: {error}") from error
 
     def _parts(self, names: Sequence[str]) -> Iterator[tuple[range, str]]:
         """The columns of the low rank that each weight of a fused layer has."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import RequestError
-from outrider.hub.adapter_folder import ADAPTER_CONFIG
 
 # Fields that change what an adapter computes, other than by its two matrices.
 _UNSUPPORTED = (
@@ -59,17 +58,16 @@ class PeftConfig:
         return not self.targets or any(ends)
 
 
-def read_peft_config(folder: Path) -> PeftConfig:
-    """The config, or a refusal that names the field."""
+def parse_peft_config(config: bytes, path: Path) -> PeftConfig:
+    """The config that the file at a path held, or a refusal that names the field."""
     try:
-        fields = json.loads((folder / ADAPTER_CONFIG).read_bytes())
+        fields = json.loads(config)
         if not isinstance(fields, dict):
             raise ValueError("it is not an object")
         return _parse(fields)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, re.error) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, re.error) as error:
         raise RequestError(
-            f"{folder / ADAPTER_CONFIG} is damaged ({type(error).__name__}: {error}); save the "
-            "adapter again with PEFT"
+            f"{path} is damaged ({type(error).__name__}: {error}); save the adapter again with PEFT"
         ) from error
 
 

@@ -9,10 +9,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from outrider.errors import RequestError
-from outrider.hub.adapter_folder import ADAPTER_WEIGHTS, find_adapter
-from outrider.models.adapters.peft_config import PeftConfig, read_peft_config
+from outrider.hub.adapter_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, find_adapter
+from outrider.models.adapters.peft_config import PeftConfig, parse_peft_config
 from outrider.models.text_model_fields import Nesting
-from outrider.wire.adapter import Adapter
+from outrider.wire.adapter import Adapter, AdapterFiles
 
 _PREFIX = "base_model.model."
 _A, _B = ".lora_A.weight", ".lora_B.weight"
@@ -38,13 +38,29 @@ class AdaptableModules:
     max_rank: int
 
 
-def read_adapter(adapter: Adapter, modules: AdaptableModules) -> dict[str, LoraPair]:
-    """The matrices by the name of the weight that they change, such as `...q_proj.weight`."""
+def read_files(adapter: Adapter) -> AdapterFiles:
+    """The files of one version of an adapter; they are not parsed yet."""
     folder = Path(adapter.path)
-    if find_adapter(folder).version != adapter.version:
-        raise RequestError(f"{folder} was replaced while a request used it; send it again")
-    config = read_peft_config(folder)
-    tensors = _read_tensors(folder / ADAPTER_WEIGHTS)
+    _check_version(adapter)
+    try:
+        config = (folder / ADAPTER_CONFIG).read_bytes()
+        weights = (folder / ADAPTER_WEIGHTS).read_bytes()
+    except OSError as error:
+        raise RequestError(f"{folder} cannot be read ({error}); save the adapter again") from error
+    _check_version(adapter)  # the two files must belong together
+    return AdapterFiles(adapter=adapter, config=config, weights=weights)
+
+
+def _check_version(adapter: Adapter) -> None:
+    if find_adapter(adapter.path).version != adapter.version:
+        raise RequestError(f"{adapter.path} was replaced while a request used it; send it again")
+
+
+def parse_adapter(files: AdapterFiles, modules: AdaptableModules) -> dict[str, LoraPair]:
+    """The matrices by the name of the weight that they change, such as `...q_proj.weight`."""
+    folder = Path(files.adapter.path)
+    config = parse_peft_config(files.config, folder / ADAPTER_CONFIG)
+    tensors = _parse_tensors(files.weights, folder / ADAPTER_WEIGHTS)
     stored = _stored_names(tensors, modules)
     _check_modules(stored.keys(), config, modules)
     return {
@@ -53,11 +69,11 @@ def read_adapter(adapter: Adapter, modules: AdaptableModules) -> dict[str, LoraP
     }
 
 
-def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """All tensors, copied: a mapped file that is cut off while it is used ends the process."""
+def _parse_tensors(weights: bytes, path: Path) -> dict[str, torch.Tensor]:
+    """All tensors. No file is mapped: one that is cut off while it is used ends the process."""
     try:
-        tensors: dict[str, torch.Tensor] = load(path.read_bytes())
-    except (SafetensorError, OSError, ValueError, KeyError) as error:  # KeyError: an unknown type
+        tensors: dict[str, torch.Tensor] = load(weights)
+    except (SafetensorError, ValueError, KeyError) as error:  # KeyError: an unknown type
         raise RequestError(
             f"{path} is damaged ({error}); save the adapter again with PEFT"
         ) from error

@@ -82,6 +82,9 @@ class V4Decoder:
     def embedding(self) -> torch.Tensor:  # [vocab, hidden]
         return self._parts.embedding
 
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:  # [n] -> [n, hidden]
+        return F.embedding(tokens, self._parts.embedding)
+
     def layout(self, *, page_size: int, nodes: int) -> CompressedLayout:
         """The layout of its cache, for chains of up to that many nodes."""
         attention = self.config.attention
@@ -107,7 +110,7 @@ class V4Decoder:
         parts, queries = self._parts, plan.queries
         step = self._step(plan, kv.layout.page_size)
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=step.page_size)
-        embedded = F.embedding(queries.tokens, parts.embedding)
+        embedded = self.embed(queries.tokens)
         streams = embedded[:, None].expand(-1, self.config.streams.num, -1).contiguous()
         for block, store in zip(parts.blocks, kv.layers, strict=True):
             streams = block(streams, store, step, feed)

@@ -69,6 +69,11 @@ class CompletionRequest(ReportFields):
         )
 
     @property
+    def has_embeds(self) -> bool:
+        """Whether a prompt is embeddings, which only some servers may read."""
+        return bool(self.prompt_embeds)
+
+    @property
     def prompts(self) -> list[TextPrompt | TokenPrompt]:
         """Each prompt, whether one or several were given: embeddings, then text or ids."""
         embeds, given = self.prompt_embeds or [], self.prompt

@@ -1,27 +1,28 @@
 """`prompt_embeds` of a body: base64 of a safetensors file, or of a tensor that torch saved.
 
-The server does not run what clients pickle. A saved tensor is read here, by a reader that knows
-four names and no code; sparse tensors, which torch reads even with `weights_only`, do not exist.
+The server does not run what clients pickle: see `saved_tensor`. Sparse tensors, which torch reads
+even with `weights_only`, do not exist here.
 """
 
 import base64
 import binascii
 import io
 import json
-import pickle
+import struct
 import zipfile
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from outrider.errors import RequestError
 from outrider.frontend.read_embeds import span_of
+from outrider.server.protocol.saved_tensor import SavedTensor, read_saved_tensor
 from outrider.wire.embedded_span import EmbeddedSpan
 
 MAX_EMBEDS_BYTES = 2**24  # of one tensor; a body is smaller anyway
 _MAX_HEADER_BYTES = 2**16
+_MAX_FILES = 64  # in a zip file; torch writes 7
+_ZIP_ENTRY = b"PK\x01\x02"
 _FIX = "send base64 of torch.save(tensor) or of a safetensors file with one tensor [tokens, hidden]"
 _SAFETENSORS = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "BF16": "<u2"}
 _STORAGES = {
@@ -53,13 +54,14 @@ _BROKEN = (
     AttributeError,
     EOFError,
     LookupError,
+    MemoryError,
     NotImplementedError,
     OSError,
     RecursionError,
     RuntimeError,
     TypeError,
     ValueError,
-    pickle.UnpicklingError,
+    struct.error,
     zipfile.BadZipFile,
 )
 
@@ -89,65 +91,26 @@ def _array(data: bytes, dtype: str, shape: Sequence[int]) -> np.ndarray:
 
 
 def _read_torch(body: bytes) -> np.ndarray:
-    """A tensor as `torch.save` writes it: a zip file with a pickle and the bytes of storages."""
+    """A tensor as `torch.save` writes it: a zip file with a pickle and the bytes of a storage."""
+    if body.count(_ZIP_ENTRY) > _MAX_FILES:  # each entry begins so; the reader keeps all of them
+        raise ValueError("many files")
     with zipfile.ZipFile(io.BytesIO(body)) as archive:
         infos = archive.infolist()
         if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
             raise ValueError("a compressed file")
         pickles = [info for info in infos if info.filename.endswith("/data.pkl")]
-        if len(pickles) != 1 or pickles[0].file_size > _MAX_HEADER_BYTES:
+        if len(pickles) != 1:
             raise ValueError("no single tensor")
+        tensor = read_saved_tensor(archive.read(pickles[0]))
         folder = pickles[0].filename.removesuffix("data.pkl")
-        reader = _TensorReader(
-            io.BytesIO(archive.read(pickles[0])), lambda key: archive.read(f"{folder}data/{key}")
-        )
-        tensor = reader.load()
-    if not isinstance(tensor, np.ndarray):
-        raise ValueError(f"a {type(tensor).__name__}")
-    return tensor
+        return _stored(tensor, archive.read(f"{folder}data/{tensor.key}"))
 
 
-class _TensorReader(pickle.Unpickler):
-    """Reads one dense tensor, once. Every other name in the pickle is refused."""
-
-    def __init__(self, file: io.BytesIO, read_storage: Callable[[str], bytes]) -> None:
-        super().__init__(file)
-        self._read_storage = read_storage
-        self._num_tensors = 0
-
-    def find_class(self, module: str, name: str) -> Any:
-        match module, name:
-            case "torch._utils", "_rebuild_tensor_v2":
-                return self._rebuild_once
-            case "torch._utils", "_rebuild_parameter":
-                return lambda tensor, *_: tensor
-            case "collections", "OrderedDict":
-                return OrderedDict
-            case "torch", _ if name in _STORAGES:
-                return _STORAGES[name]
-        raise pickle.UnpicklingError(f"{module}.{name} is not part of a dense tensor")
-
-    def _rebuild_once(self, *arguments: Any) -> np.ndarray:
-        """The tensor. A small pickle could name a large one a thousand times."""
-        self._num_tensors += 1
-        if self._num_tensors > 1:
-            raise pickle.UnpicklingError("more than one tensor")
-        return _rebuild_tensor(*arguments)
-
-    def persistent_load(self, pid: Any) -> Any:
-        kind, dtype, key, _, _ = pid
-        if kind != "storage" or not isinstance(key, str):
-            raise pickle.UnpicklingError("no storage")
-        return self._read_storage(key), dtype
-
-
-def _rebuild_tensor(
-    storage: tuple[bytes, str], offset: int, size: Sequence[int], stride: Sequence[int], *_: object
-) -> np.ndarray:
-    data, dtype = storage
-    tokens, hidden = size
-    if tuple(stride) != (hidden, 1) or offset < 0:
+def _stored(tensor: SavedTensor, data: bytes) -> np.ndarray:
+    """The values of a tensor in the bytes of its storage."""
+    dtype, (tokens, hidden) = _STORAGES[tensor.storage_type], tensor.size
+    if tensor.stride != (hidden, 1):
         raise ValueError("not contiguous: save tensor.contiguous()")
     item = np.dtype(_SAFETENSORS[dtype]).itemsize
-    part = data[offset * item : (offset + tokens * hidden) * item]
-    return _array(part, dtype, (tokens, hidden))
+    part = data[tensor.offset * item : (tensor.offset + tokens * hidden) * item]
+    return _array(part, dtype, tensor.size)

@@ -87,6 +87,16 @@ class GenerateRequest(TransferFields):
         return isinstance(given, str) or isinstance(given[0], int)
 
     @property
+    def has_embeds(self) -> bool:
+        """Whether the prompts are embeddings, which only some servers may read."""
+        return self.input_embeds is not None
+
+    @property
+    def num_prompts(self) -> int:
+        given: Any = self.input_embeds or self.input_ids or self.text
+        return 1 if self.is_single else len(given)
+
+    @property
     def prompts(self) -> list[TextPrompt | TokenPrompt]:
         if self.input_embeds is not None:
             embeds: Any = [self.input_embeds] if self.is_single else self.input_embeds
@@ -100,11 +110,11 @@ class GenerateRequest(TransferFields):
     @property
     def lora_paths(self) -> list[str | None]:
         """The name of the adapter of each prompt."""
-        return _each("lora_path", self.lora_path or None, len(self.prompts))
+        return _each("lora_path", self.lora_path or None, self.num_prompts)
 
     def params(self, defaults: SamplingDefaults = NO_DEFAULTS) -> list[SamplingParams]:
         """One set of parameters per prompt. Prompts with equal parameters share one object."""
-        num_prompts = len(self.prompts)
+        num_prompts = self.num_prompts
         given = _each("sampling_params", self.sampling_params or {}, num_prompts)
         made: dict[tuple[int, int], SamplingParams] = {}  # by the ids of both parts
         params = []

@@ -60,7 +60,7 @@ def chat_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
                 async_engine.rules.role, read_request(async_engine.frontend, body, parsers)
             ),
             admit,
-            served.adapter,
+            served.find_adapter,
         )
         envelope = served.envelope("chatcmpl", body.given_name)
         writer = ChatWriter(envelope, body, parsers, async_engine.tokenizer)

@@ -45,11 +45,12 @@ def completion_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
         """Continue one prompt or several, whole or as server-sent events."""
         served = model.choose(body.model, body.lora_path)
         body.check()
+        async_engine.rules.check_embeds(body.has_embeds)
         body = served.fill(body)
         admit = memory_of(request).admit
         role = async_engine.rules.role
         prepared = await async_engine.prepare(
-            lambda: body.split(role, read_requests(body)), admit, served.adapter
+            lambda: body.split(role, read_requests(body)), admit, served.find_adapter
         )
         envelope = served.envelope("cmpl", body.given_name)
         writer = CompletionWriter(envelope, body, async_engine.tokenizer)

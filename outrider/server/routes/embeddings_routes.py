@@ -41,7 +41,7 @@ def embeddings_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRoute
         prepared = await async_engine.prepare(
             lambda: [PromptRequest(prompt=prompt, params=READ_ONLY) for prompt in prompts],
             memory_of(request).admit,
-            served.adapter,
+            served.find_adapter,
         )
         wanted = [to_pool(each, model.pooling) for each in prepared]
         envelope = served.envelope("embd", body.request_id or "")

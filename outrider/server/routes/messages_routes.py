@@ -35,7 +35,9 @@ def messages_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         chat.check()
         chat, admit = served.fill(chat), memory_of(request).admit
         prepared = await async_engine.prepare(
-            lambda: read_request(async_engine.frontend, chat, served.parsers), admit, served.adapter
+            lambda: read_request(async_engine.frontend, chat, served.parsers),
+            admit,
+            served.find_adapter,
         )
         envelope = served.envelope("msg")
         writer = MessageWriter(envelope, chat, served.parsers)

@@ -80,7 +80,9 @@ async def _answer(
 ) -> Response:
     chat, admit = writer.check(body.named), memory_of(request).admit
     prepared = await async_engine.prepare(
-        lambda: read_request(async_engine.frontend, chat, writer.parsers), admit, writer.adapter
+        lambda: read_request(async_engine.frontend, chat, writer.parsers),
+        admit,
+        writer.find_adapter,
     )
     if body.stream is not False:
         return await answer_lines(async_engine, prepared, writer.stream)
@@ -100,10 +102,9 @@ class ChatLines:
         self._body = body
         self.parsers = model.parsers
 
-    @property
-    def adapter(self) -> Adapter:
+    def find_adapter(self) -> Adapter:
         """That of the model which `check` has chosen."""
-        return self._model.adapter
+        return self._model.find_adapter()
 
     def check(self, requested: str | None) -> ChatRequest:
         """Choose the model; the chat with its sampling, unless the request is wrong."""

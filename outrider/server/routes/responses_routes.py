@@ -49,7 +49,7 @@ def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter
         prepared = await async_engine.prepare(
             lambda: _read_request(async_engine.frontend, body, served.parsers),
             admit,
-            served.adapter,
+            served.find_adapter,
         )
         envelope = served.envelope("resp", body.given_name)
         writer = ResponseWriter(envelope, body, served.parsers, async_engine.tokenizer)

@@ -39,9 +39,9 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         """Continue one prompt or several."""
         served = model.choose(body.model)
         body.check()
-        admit = memory_of(request).admit
+        async_engine.rules.check_embeds(body.has_embeds)
         read = partial(_read_requests, body, served, async_engine.rules.role)
-        prepared = await async_engine.prepare(read, admit)
+        prepared = await async_engine.prepare(read, memory_of(request).admit)
         writer = GenerateWriter(async_engine, body)
         if body.stream:
             return await answer_stream(async_engine, prepared, writer.stream, writer.names)

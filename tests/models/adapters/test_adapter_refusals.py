@@ -12,7 +12,7 @@ from outrider.errors import RequestError
 from outrider.hub.adapter_folder import find_adapter
 from outrider.models.adapters.adapter_bank import BankSizes
 from outrider.models.decoder_loader import load_decoder
-from outrider.wire.adapter import NO_ADAPTER, Adapter, prefix_salt
+from outrider.wire.adapter import NO_ADAPTER, Adapter, AdapterLoad, prefix_salt
 
 CPU = torch.device("cpu")
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -107,8 +107,14 @@ def test_a_file_that_is_cut_off_or_missing_is_refused(name, folder, bank):
     with pytest.raises(RequestError, match="is damaged"):
         bank.check(find_adapter(folder))
     (folder / name).unlink()
-    with pytest.raises(RequestError, match=f"{name} cannot be read"):
+    with pytest.raises(RequestError, match=f"cannot be read .*{name}"):
         find_adapter(folder)
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/adapter", "a\0b", "x" * 5000])
+def test_a_path_that_leads_nowhere_is_refused(path):
+    with pytest.raises(RequestError, match="there is no adapter"):
+        find_adapter(path)
 
 
 def test_an_adapter_that_is_replaced_has_another_version(folder, bank):
@@ -118,13 +124,14 @@ def test_an_adapter_that_is_replaced_has_another_version(folder, bank):
     after = find_adapter(folder)
     assert after != before
     assert prefix_salt(after, "") != prefix_salt(before, "")
-    bank.place(1, before)  # it is in host memory since the check
+    files = bank.read(before)  # it is in host memory since the check
     bank.check(after)
     for name in "abcde":  # many others come between
         save_adapter("llama", folder / name)
         bank.check(find_adapter(folder / name))
     with pytest.raises(RequestError, match="was replaced"):
-        bank.place(1, before)
+        bank.read(before)
+    bank.place(AdapterLoad(slot=1, files=files))  # a step that was decided has what it needs
 
 
 def test_no_salt_of_a_client_imitates_an_adapter():
