@@ -29,7 +29,7 @@ def facts_of(folder: Path, config: EngineConfig, *, num_cuda: int) -> dict[str, 
         config,
         tokenizer_folder="",  # paths differ, and only machine 0 reads text
         limits=replace(config.limits, queued=0),  # of a server's own
-        draft=replace(config.draft, drafter=""),
+        draft=replace(config.draft, drafter="", check=False),  # a replaced worker does not check
         parallel=replace(config.parallel, nodes=nodes),
     )
     return facts | dict(_flatten("", asdict(same)))

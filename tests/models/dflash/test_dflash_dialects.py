@@ -63,7 +63,7 @@ def test_a_dialect_says_what_the_others_say(target, tmp_path, dialect):
         ({"input_embedding_scale": 2.0}, "input_embedding_scale"),
         ({"markov_rank": 5}, "mis-shaped"),
         ({"architectures": ["DFlash2DraftModel"]}, "DFlash2DraftModel"),
-        ({"num_hidden_layers": 3}, "lacks tensors"),
+        ({"num_hidden_layers": 3, "layer_types": None}, "lacks tensors"),
     ],
     ids=str,
 )

@@ -115,7 +115,7 @@ CONFIG_FAULTS = {
     "another activation": ({"hidden_act": "gelu"}, "hidden_act to gelu"),
     "another architecture": ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, "DeepseekV2"),
     "no architecture": ({"architectures": []}, "must name one architecture"),
-    "a speculator of another type": ({"speculators_model_type": "dflash"}, "of type dflash"),
+    "a speculator of another type": ({"speculators_model_type": "hydra"}, "of type hydra"),
     "a vocabulary of no size": ({"draft_vocab_size": 0}, "positive integer draft_vocab_size"),
     "settings that are no object": ({"eagle_config": 3}, "an object eagle_config"),
     "an unprojected state of another width": (

@@ -61,7 +61,7 @@ def test_the_interval_of_older_files_says_which_layers_attend(changed):
     ("fields", "said"),
     [
         ({"layer_types": [STATE] * 5}, "both must be there"),
-        ({"layer_types": [STATE, FULL]}, "each of 5 layers"),
+        ({"layer_types": [STATE, FULL]}, "each of the 5 layers"),
         ({"linear_num_value_heads": 5}, "must be a multiple"),
         ({"linear_conv_kernel_dim": 0}, "linear_conv_kernel_dim"),
         ({"shared_expert_intermediate_size": None}, "shared_expert_intermediate_size"),
