@@ -57,6 +57,7 @@ def test_the_table_names_machine_engines_and_floor_within_a_hundred_columns(outc
         assert [batch, "floor", "int8"] in engines
 
 
+@pytest.mark.slow
 def test_the_file_says_on_what_and_with_which_work_it_was_measured(outcome):
     _, written = outcome
     assert written["machine"].keys() == {
@@ -78,6 +79,7 @@ def test_the_file_says_on_what_and_with_which_work_it_was_measured(outcome):
     assert written["not_installed"] == []
 
 
+@pytest.mark.slow
 def test_the_file_has_every_engine_at_every_batch_with_its_single_runs(outcome):
     _, written = outcome
     named = [(result["engine"], result["dtype"]) for result in written["results"]]
@@ -93,6 +95,7 @@ def test_the_file_has_every_engine_at_every_batch_with_its_single_runs(outcome):
             assert decode["tokens_per_s"] * decode["step_s"] == pytest.approx(decode["batch"])
 
 
+@pytest.mark.slow
 def test_ratios_are_quotients_of_tokens_per_second(outcome):
     _, written = outcome
     floors = {(floor["dtype"], floor["batch"]): floor for floor in written["floors"]}
