@@ -85,7 +85,7 @@ class ServedModel:
             name = ""
         if isinstance(lora_path, list):
             if any(lora_path):
-                raise unsupported("a list in lora_path", "lora_path")
+                raise unsupported("lora_path", "a list in lora_path")
             lora_path = None
         return self._adapted(lora_path or name)
 

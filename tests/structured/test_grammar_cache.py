@@ -80,11 +80,15 @@ def test_a_bomb_is_refused_and_the_next_grammar_is_served(grammar_cache, monkeyp
     grammar_cache.check(SPECS["choice"])  # the process runs
     monkeypatch.setattr(compiler_thread, "TIMEOUT_S", 1.0)
     spec = GrammarSpec(kind=kind, text=text)
-    with pytest.raises(RequestError, match="too complex"):
-        grammar_cache.check(spec)
-    with pytest.raises(RequestError, match="too complex"):
-        grammar_cache.check(spec)
-    assert grammar_cache._compiler._process is None  # the refusal was cached
+    refusals = []
+    for _ in range(2):
+        # A quick machine compiles some of them in a second, and then cannot match them.
+        with pytest.raises(RequestError, match="too complex|too ambiguous") as caught:
+            grammar_cache.check(spec)
+        refusals.append(str(caught.value))
+    assert refusals[0] == refusals[1]
+    if "too complex" in refusals[0]:
+        assert grammar_cache._compiler._process is None  # the refusal was cached
     monkeypatch.undo()
     grammar_cache.check(GrammarSpec(kind="regex", text=f"[ab]{{{len(text)}}}"))
 
