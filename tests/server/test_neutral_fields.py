@@ -44,7 +44,6 @@ def test_neutral_values_are_accepted(server, path):
     [
         ("return_routed_experts", True),
         ("lora_path", "adapter"),
-        ("lora_path", [None, "adapter"]),
         ("bootstrap_room", 0),
         ("use_beam_search", True),
         ("length_penalty", 1.5),
