@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from outrider.kv.kv_pool import Layout
+from outrider.kv.kv_pool import KVPool, Layout
 from outrider.models.block_model import BlockModel
-from outrider.models.cache_layout import CacheRoom
-from outrider.models.draft_model import AnyDraftModel
+from outrider.models.cache_layout import CacheRoom, OpenCache
+from outrider.models.draft_model import AnyDraftModel, ModelFacts
 from outrider.models.model_config import AnyAttention
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.paged_layout import paged_layout
@@ -23,6 +23,7 @@ from outrider.spec.shared_text import SharedText
 from outrider.spec.suffix_lookup import SuffixLookup
 from outrider.spec.text_lookup import NgramMatch, TextLookup
 from outrider.spec.text_table import PredictionTable, TextTable
+from outrider.step.attention_backend import AttentionBackend
 from outrider.step.shape import StepShape
 from outrider.wire.draft_budget import PLAIN, Budget
 from outrider.wire.row_sampling import MAX_PREDICTION
@@ -37,6 +38,16 @@ class DraftRoom:
     cache: CacheRoom
     sampling: SamplingTable
     largest: StepShape
+
+    def open_pages(self, facts: ModelFacts) -> OpenCache[KVPool, AttentionBackend]:
+        """A cache of keys and values for the layers of a draft model, in the target's pages."""
+        layout = paged_layout(
+            facts.attention,
+            layers=facts.num_layers,
+            page_size=self.target.page_size,
+            dtype=self.target.dtype,
+        )
+        return layout.open(self.cache)
 
 
 class DraftKind(Protocol):
@@ -148,14 +159,7 @@ class BlockDraft:
         return self.model.facts.heads
 
     def build(self, room: DraftRoom) -> Drafter:
-        facts, target = self.model.facts, room.target
-        layout = paged_layout(
-            facts.attention,
-            layers=facts.num_layers,
-            page_size=target.page_size,
-            dtype=target.dtype,
-        )
-        cache = layout.open(room.cache)
+        cache = room.open_pages(self.model.facts)
         return BlockDrafter(
             self.model,
             kv=cache.pool,
@@ -195,14 +199,7 @@ class ModulesDraft:
         return self.modules.facts.heads
 
     def build(self, room: DraftRoom) -> Drafter:
-        facts, target = self.modules.facts, room.target
-        layout = paged_layout(
-            facts.attention,
-            layers=facts.num_layers,
-            page_size=target.page_size,
-            dtype=target.dtype,
-        )
-        cache = layout.open(room.cache)
+        cache = room.open_pages(self.modules.facts)
         return ModuleDrafter(
             self.modules,
             kv=cache.pool,

@@ -1,6 +1,6 @@
 """What a block-parallel head proposes is what it would propose after reading the whole text.
 
-A mistake here changes no token, only how many drafts are kept. Acceptance is forced at random.
+A mistake here changes no token, only how many drafts are accepted. Acceptance is forced at random.
 """
 
 import random
@@ -35,7 +35,7 @@ CHAIN, TREE = 1, 3  # children of a node
 
 
 class Spy:
-    """Notes every proposal of the only row, and decides how much of it is kept."""
+    """Notes every proposal of the only row, and decides how much of it is accepted."""
 
     def __init__(self, monkeypatch, engine, seed):
         self.proposals, self.states, self.accepted = [], [], []
@@ -122,7 +122,7 @@ def mistakes(
     assert not is_hit or outputs.last.progress.cached
     text, rest, wrong = [*prompt, outputs.tokens[0]], outputs.tokens[1:], []
     with torch.no_grad():
-        for (proposal, states), kept in zip(spy.proposals, spy.accepted, strict=True):
+        for (proposal, states), accepted in zip(spy.proposals, spy.accepted, strict=True):
             if not rest:
                 break  # with overlap a round may run after the answer has ended
             right = oracle.chain(text, steps if topk == CHAIN else 1)
@@ -130,7 +130,7 @@ def mistakes(
                 wrong.append(f"after {len(text)} tokens: {proposal} instead of {right}")
             if proposal and (states - oracle.run_block(text)).abs().max() > 1e-4:
                 wrong.append(f"after {len(text)} tokens: other states")
-            text, rest = text + rest[: kept + 1], rest[kept + 1 :]
+            text, rest = text + rest[: accepted + 1], rest[accepted + 1 :]
     drafted = [proposal for proposal, _ in spy.proposals]
     assert len([each for each in drafted if each]) > 2
     assert policy is None or [] in drafted
