@@ -142,6 +142,7 @@ class ModelDrafter:
             new_lengths=catch_up.decode.lengths,
             new_tokens=catch_up.chunk.tokens,
             lead=self._facts.lead,
+            lookahead=self._facts.lookahead,
         )
         before = self._model.project(accepted)
         after = self._catch_up(catch_up, chain(outcome.verify_result.emitted), before, table)
