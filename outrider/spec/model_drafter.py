@@ -1,12 +1,11 @@
 """The draft loop of every draft model, head or whole: it proposes trees and catches up."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from outrider.kv.kv_pool import ModelPool
-from outrider.models.draft_model import AnyDraftModel, AuxLayers
+from outrider.models.draft_model import AnyDraftModel
 from outrider.ops.sampling.top_tokens import TopTokens
 from outrider.ops.tree.candidates import Candidates, Frontier
 from outrider.ops.tree.chain import chain, single_node
@@ -23,6 +22,7 @@ from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.draft_plans import DraftPlanner, DraftPlans
 from outrider.spec.draft_slots import DraftSlots
+from outrider.spec.drafter import BaseDrafter
 from outrider.spec.grow_tree import grow, room_for
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.fill_plan import fill, place_queries
@@ -30,10 +30,9 @@ from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
-from outrider.wire.scheduled_batch import FinishedText, RowAdmission
 
 
-class ModelDrafter:
+class ModelDrafter(BaseDrafter):
     """Owns the draft model's KV and, per row, the hidden state with which a round can begin.
 
     The draft model's KV covers every decided token after every step. What only a round needs is
@@ -50,37 +49,19 @@ class ModelDrafter:
         facts: DraftFacts,
         largest: StepShape,
     ) -> None:
+        super().__init__(facts, model.facts.aux_layers)
         self._model = model
         self._kv = kv
         self._attention = attention
         self._sampling = sampling
-        self._facts = facts
         rows, device = sampling.seed.shape[0], sampling.seed.device
         width, dtype = model.facts.width, kv.layout.dtype
         self._hidden_states = torch.zeros(rows, width, dtype=dtype, device=device)
         self._planner = DraftPlanner(attention, largest, device)
         self._chooser = TreeChooser(device)
 
-    @property
-    def facts(self) -> DraftFacts:
-        return self._facts
-
-    @property
-    def aux_layers(self) -> AuxLayers:
-        return self._model.facts.aux_layers
-
-    @property
-    def row_tensors(self) -> Sequence[torch.Tensor]:
-        return ()  # the last token of a prompt writes the hidden state
-
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlans:
         return self._planner.bind(shape, decode, chunk)
-
-    def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        pass  # a row's hidden state is written when its prompt ends
-
-    def remember(self, texts: Sequence[FinishedText]) -> None:
-        pass  # it drafts from hidden states
 
     def forget(self) -> None:
         self._hidden_states.zero_()  # padding reads row 0, which only padding overwrites
