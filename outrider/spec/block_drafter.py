@@ -92,7 +92,7 @@ class BlockDrafter(BaseDrafter):
         )
         tokens = chain(outcome.verify_result.emitted)
         place_queries(catch_up, tokens, table=table, page_size=self._kv.layout.page_size)
-        self._model.catch_up(catch_up, self._model.project(accepted), self._kv, self._attention)
+        self._model.catch_up(catch_up, accepted, self._kv, self._attention)
 
     def _run_block(
         self, plan: StepPlan, anchors: torch.Tensor, table: RowTable
