@@ -55,17 +55,13 @@ class BlockModel(ABC):
         self.target_ids = target_ids
 
     @abstractmethod
-    def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:
-        """States of draft rows from aux_hidden_states: [num_query, aux] -> [num_query, width]."""
-
-    @abstractmethod
     def catch_up(
         self,
         plan: StepPlan,
-        states: torch.Tensor,  # [num_query, width]
+        aux_hidden_states: torch.Tensor,  # [num_query, aux] of the target
         kv: KVPool,
         attention: AttentionBackend,
-    ) -> None:
+    ) -> torch.Tensor:  # [num_query, width] with which a block can begin, if it reads a state
         """Write the draft KV of the query tokens of a plan."""
 
     @abstractmethod

@@ -1,13 +1,12 @@
 """Drafts with a block-parallel model: one forward pass, then a tree from what its slots predict."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 
 from outrider.kv.kv_pool import KVPool
 from outrider.models.block_model import BlockModel
-from outrider.models.draft_model import AuxLayers
 from outrider.ops.sampling.top_tokens import TopTokens
 from outrider.ops.tree.accepted_states import accepted_states
 from outrider.ops.tree.block_slots import block_slots
@@ -25,6 +24,7 @@ from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.block_plans import BlockPlanner, BlockPlans
 from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.draft_slots import DraftSlots
+from outrider.spec.drafter import BaseDrafter
 from outrider.spec.grow_tree import grow, room_for
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.fill_plan import fill, place_queries
@@ -32,12 +32,11 @@ from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
-from outrider.wire.scheduled_batch import FinishedText, RowAdmission
 
 _MOST_AT_ONCE = 256  # rows of logits
 
 
-class BlockDrafter:
+class BlockDrafter(BaseDrafter):
     """Owns the draft model's KV: the context of every decided token. If its blocks begin with a
     state of the target, it also owns that state of every row.
 
@@ -54,37 +53,19 @@ class BlockDrafter:
         facts: DraftFacts,
         largest: StepShape,
     ) -> None:
+        super().__init__(facts, model.facts.aux_layers)
         self._model = model
         self._kv = kv
         self._attention = attention
         self._sampling = sampling
-        self._facts = facts
         rows, device = sampling.seed.shape[0], sampling.seed.device
         width = model.facts.width if model.block.reads_state else 0
         self._hidden_states = torch.zeros(rows, width, dtype=kv.layout.dtype, device=device)
         self._planner = BlockPlanner(attention, largest, block=model.block, device=device)
         self._chooser = TreeChooser(device)
 
-    @property
-    def facts(self) -> DraftFacts:
-        return self._facts
-
-    @property
-    def aux_layers(self) -> AuxLayers:
-        return self._model.facts.aux_layers
-
-    @property
-    def row_tensors(self) -> Sequence[torch.Tensor]:
-        return ()  # the last token of a prompt writes the hidden state
-
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> BlockPlans:
         return self._planner.bind(shape, decode, chunk)
-
-    def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        pass
-
-    def remember(self, texts: Sequence[FinishedText]) -> None:
-        pass
 
     def forget(self) -> None:
         self._hidden_states.zero_()  # padding reads row 0, which only padding overwrites
@@ -120,15 +101,15 @@ class BlockDrafter:
             lead=self._facts.lead,
             lookahead=self._facts.lookahead,
         )
-        states, tokens = self._model.project(accepted), chain(self._tokens_read(plan, outcome))
+        tokens = chain(self._tokens_read(plan, outcome))
         if self._model.catch_up_attends:
             attention = self._attention
             fill(catch_up, tokens, table=table, attention=attention, page_size=page_size)
         else:
             place_queries(catch_up, tokens, table=table, page_size=page_size)
-        if self._model.block.reads_state:  # before layers write to their residual
+        states = self._model.catch_up(catch_up, accepted, self._kv, self._attention)
+        if self._model.block.reads_state:
             self._store(plan, outcome, states)
-        self._model.catch_up(catch_up, states, self._kv, self._attention)
 
     def _tokens_read(self, plan: StepPlan, outcome: StepOutcome) -> torch.Tensor:
         """The tokens that the catch-up runs in decode rows: [rows, most_emitted]."""

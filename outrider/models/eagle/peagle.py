@@ -34,19 +34,22 @@ class PEagleHead(BlockModel):
         self._later = later
         self._mask_state = parts.project(mask_hidden)  # [1, width]
 
-    def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:  # [n, aux] -> [n, width]
-        return self._parts.project(aux_hidden_states)
-
     def catch_up(
-        self, plan: StepPlan, states: torch.Tensor, kv: KVPool, attention: AttentionBackend
-    ) -> None:
+        self,
+        plan: StepPlan,
+        aux_hidden_states: torch.Tensor,  # [num_query, aux]
+        kv: KVPool,
+        attention: AttentionBackend,
+    ) -> torch.Tensor:  # [num_query, width]
         """Run all layers but the last, of which only keys and values are needed."""
-        layer = self._parts.layer
+        states, layer = self._parts.project(aux_hidden_states), self._parts.layer
         x, stream = self._parts.join(plan, states)
+        stream = stream.clone() if self._later else stream  # layers write to it
         for each in self._later:
             stream = layer(plan, x, stream, kv, attention)
             layer, x = each.layer, each.norm(stream)
         layer.write_kv(plan, x, kv, attention)
+        return states
 
     def forward_block(
         self, plan: StepPlan, states: torch.Tensor, kv: KVPool, attention: AttentionBackend
