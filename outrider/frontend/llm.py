@@ -25,6 +25,7 @@ from outrider.frontend.frontend import Frontend
 from outrider.frontend.images.image_prompts import open_image_prompts
 from outrider.frontend.interrupts import held_interrupts, import_torch
 from outrider.frontend.llm_config import (
+    attention_choice,
     cache_config,
     execution_config,
     limits_config,
@@ -164,6 +165,7 @@ class LLM:
             device=device,
             parallel=parallel_config(flags),
             lora=lora_config(flags),
+            attention=attention_choice(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=limits_config(context, max_num_seqs, max_num_batched_tokens),
             cache=cache_config(

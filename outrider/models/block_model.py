@@ -48,12 +48,12 @@ class BlockModel(Protocol):
         """Whether logits depend on the token before, besides the slot."""
         ...
 
-    def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:
-        """The context from aux_hidden_states: [num_query, aux] -> [num_query, width]."""
-        ...
-
     def catch_up(
-        self, plan: StepPlan, context: torch.Tensor, kv: KVPool, attention: AttentionBackend
+        self,
+        plan: StepPlan,
+        aux_hidden_states: torch.Tensor,  # [num_query, aux] of the target
+        kv: KVPool,
+        attention: AttentionBackend,
     ) -> None:
         """Write the draft KV of the query tokens of a plan; their tokens do not matter."""
         ...

@@ -1,13 +1,12 @@
 """Drafts with a block-parallel model: one forward pass, then a tree from what its slots predict."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 
 from outrider.kv.kv_pool import KVPool
 from outrider.models.block_model import BlockModel
-from outrider.models.draft_model import AuxLayers
 from outrider.ops.sampling.top_tokens import TopTokens
 from outrider.ops.tree.block_slots import block_slots
 from outrider.ops.tree.candidates import Frontier
@@ -20,6 +19,7 @@ from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.block_plans import BlockPlanner, BlockPlans
 from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.draft_slots import DraftSlots
+from outrider.spec.drafter import BaseDrafter
 from outrider.spec.grow_tree import grow, room_for
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.fill_plan import fill, place_queries
@@ -27,12 +27,11 @@ from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
-from outrider.wire.scheduled_batch import FinishedText, RowAdmission
 
 _MOST_AT_ONCE = 256  # rows of logits
 
 
-class BlockDrafter:
+class BlockDrafter(BaseDrafter):
     """Owns the draft model's KV: the context of every decided token.
 
     The KV of a block depends on masks. It lies after the context, and the catch-up overwrites it.
@@ -48,38 +47,17 @@ class BlockDrafter:
         facts: DraftFacts,
         largest: StepShape,
     ) -> None:
+        super().__init__(facts, model.facts.aux_layers)
         self._model = model
         self._kv = kv
         self._attention = attention
         self._sampling = sampling
-        self._facts = facts
         device = sampling.seed.device
         self._planner = BlockPlanner(attention, largest, slots=model.block.size, device=device)
         self._chooser = TreeChooser(device)
 
-    @property
-    def facts(self) -> DraftFacts:
-        return self._facts
-
-    @property
-    def aux_layers(self) -> AuxLayers:
-        return self._model.facts.aux_layers
-
-    @property
-    def row_tensors(self) -> Sequence[torch.Tensor]:
-        return ()
-
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> BlockPlans:
         return self._planner.bind(shape, decode, chunk)
-
-    def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        pass
-
-    def remember(self, texts: Sequence[FinishedText]) -> None:
-        pass
-
-    def forget(self) -> None:
-        pass
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """Run the block of every row, then grow its tree slot by slot."""
@@ -114,7 +92,7 @@ class BlockDrafter:
         )
         tokens = chain(outcome.verify_result.emitted)
         place_queries(catch_up, tokens, table=table, page_size=self._kv.layout.page_size)
-        self._model.catch_up(catch_up, self._model.project(accepted), self._kv, self._attention)
+        self._model.catch_up(catch_up, accepted, self._kv, self._attention)
 
     def _run_block(
         self, plan: StepPlan, anchors: torch.Tensor, table: RowTable

@@ -3,24 +3,23 @@
 A mistake here changes no token, only how many drafts are accepted. Acceptance is forced at random.
 """
 
-import random
 from dataclasses import replace
 
 import pytest
 import torch
 from support.block_heads import BlockOracle, BlockVariant, write_block_head
 from support.engines import Shape, engine_of, make_submission, run_all
+from support.forced_rounds import ForcedRounds, SomeStepsDraft
 from support.tiny import VOCAB
 
 from outrider.engine.adaptive_drafting import WholeBudget
 from outrider.models.eagle.eagle_layer import HeadLayer
 from outrider.models.eagle.head_loader import load_head
 from outrider.ops.tree import draft_hidden_states
-from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import BlockDraft
 from outrider.spec import block_drafter
 from outrider.spec.block_drafter import BlockDrafter
-from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget, whole_rung
+from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling
 
 VARIANTS = {
@@ -34,12 +33,12 @@ GREEDY = RowSampling(seed=0, temperature=0.0)
 CHAIN, TREE = 1, 3  # children of a node
 
 
-class Spy:
-    """Notes every proposal of the only row, and decides how much of it is accepted."""
+class Spy(ForcedRounds):
+    """Notes every proposal of the only row as well, with the hidden states it was made from."""
 
     def __init__(self, monkeypatch, engine, seed):
-        self.proposals, self.states, self.accepted = [], [], []
-        self._rng = random.Random(seed)
+        super().__init__(monkeypatch, engine, seed)
+        self.proposals, self.states = [], []
         propose, run_block = BlockDrafter.propose, BlockDrafter._run_block
 
         def noted(drafter, plan, table):
@@ -54,32 +53,8 @@ class Spy:
             self.states[-1] = states[0]
             return states
 
-        def forced(tree, choice, most_emitted):
-            if not len(tree.tokens):
-                return verify(tree, choice, most_emitted)
-            choice = choice.clone()
-            tokens, parents = tree.tokens[0].tolist(), tree.parents[0].tolist()
-            node = self._rng.choice([n for n, token in enumerate(tokens) if token >= 0])
-            while node > 0:  # the target agrees with everything on the way to this node
-                choice[0, parents[node]] = tokens[node]
-                node = parents[node]
-            verify_result = verify(tree, choice, most_emitted)
-            self.accepted.append(int(verify_result.num_accepted[0]))
-            return verify_result
-
         monkeypatch.setattr(BlockDrafter, "propose", noted)
         monkeypatch.setattr(BlockDrafter, "_run_block", noted_block)
-        monkeypatch.setattr(engine._runner._program, "_verifier", forced)
-
-
-class SomeStepsDraft(WholeBudget):
-    """Steps draft or do not, at random: as adaptive drafting may decide."""
-
-    def __init__(self, seed):
-        self._rng = random.Random(seed)
-
-    def choose(self, step, *, num_rows, num_prompt):
-        return whole_rung(self._rng.choice([PLAIN, UNBOUNDED]))
 
 
 def load(models, folder, variant):

@@ -51,12 +51,14 @@ class DFlashHead:
         self.is_conditional = parts.markov is not None
         self._parts = parts
 
-    def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:  # [n, aux] -> [n, width]
-        return self._parts.project(aux_hidden_states)
-
     def catch_up(
-        self, plan: StepPlan, context: torch.Tensor, kv: KVPool, attention: AttentionBackend
+        self,
+        plan: StepPlan,
+        aux_hidden_states: torch.Tensor,  # [num_query, aux]
+        kv: KVPool,
+        attention: AttentionBackend,
     ) -> None:
+        context = self._parts.project(aux_hidden_states)
         for each in self._parts.layers:
             each.layer.write_kv(plan, context, kv, attention)
 

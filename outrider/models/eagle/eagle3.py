@@ -7,6 +7,7 @@ import torch
 
 from outrider.kv.kv_pool import KVPool
 from outrider.models.draft_model import ModelFacts
+from outrider.models.eagle.compiled_catch_up import compile_catch_up
 from outrider.models.eagle.eagle_layer import HeadLayer
 from outrider.ops.norm_rope.join_normed import join_normed
 from outrider.ops.norm_rope.rms_norm import Norm
@@ -46,6 +47,14 @@ class Eagle3Head:
         self.facts = facts
         self.target_ids = parts.target_ids
         self._parts = parts
+        # The same parts; None where some are no compiled functions.
+        self._compiled = compile_catch_up(
+            parts.project,
+            parts.layer.kv,
+            embedding=parts.embedding,
+            embedding_norm=parts.norms.embedding,
+            hidden_norm=parts.norms.state,
+        )
 
     def project(
         self, aux_hidden_states: torch.Tensor
@@ -62,9 +71,19 @@ class Eagle3Head:
         return norms.output(after) if norms.is_state_normed else after
 
     def catch_up(
-        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+        self,
+        plan: StepPlan,
+        aux_hidden_states: torch.Tensor,  # [num_query, aux]
+        kv: KVPool,
+        attention: AttentionBackend,
     ) -> torch.Tensor:  # [num_query, width]
-        self._parts.layer.write_kv(plan, self._join(plan, state)[0], kv, attention)
+        layer, queries = self._parts.layer, plan.queries
+        stored = kv.layers[layer.index]
+        if self._compiled is not None and stored.dtype == torch.float32:
+            rotation = layer.rotary.at(queries.positions)
+            return self._compiled(aux_hidden_states, queries, rotation, stored)
+        state = self.project(aux_hidden_states)
+        layer.write_kv(plan, self._join(plan, state)[0], kv, attention)
         return state
 
     def _join(self, plan: StepPlan, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
