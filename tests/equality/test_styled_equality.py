@@ -10,6 +10,7 @@ from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import MAX_TOKENS, PROMPTS, right_answer, sampling_of
 from support.styled_families import STYLED_FAMILIES
 from support.styled_models import StyledModels, mismatches
+from support.tiny import tiny_model
 
 from outrider.kv import compiled_attention
 from outrider.wire.embedded_span import EmbeddedSpan
@@ -31,6 +32,11 @@ def test_drafts_change_no_token_of_layers_that_differ(models_of, family, drafter
     seed = CASES.index((family, drafter, tree, is_hit))
     case = {"drafter": drafter, "tree": tree, "is_hit": is_hit, "seed": seed}
     assert not mismatches(models_of(family), **case)
+
+
+def test_the_reference_decoder_has_the_plain_form_of_attention():
+    """The form that transformers chooses ignores soft caps in some of its versions."""
+    assert tiny_model("llama").config._attn_implementation == "eager"
 
 
 @pytest.mark.fast_cases(1)
