@@ -52,7 +52,7 @@ def widened(stored, TYPE: tl.constexpr):
         return stored.to(TYPE)
     # By way of float32, which two instructions for two codes do; the direct way is slower.
     number = stored.to(tl.float32).to(TYPE)
-    if TYPE != tl.float32:
+    if tl.float32 != TYPE:
         # Triton 3.6 orders the inputs of a product by the size of what was loaded, so a tile of few
         # queries would sum in another order than a tile of many, or than wide keys. It does not
         # look through assembly that may have effects.
