@@ -7,8 +7,8 @@ import pytest
 from outrider.config.engine_config import DisaggregationConfig, EngineConfig, ExecutionConfig
 from outrider.config.settings import resolve_settings
 from outrider.runtime.build_runner import _largest, choose_buckets
-from outrider.runtime.draft_rungs import rungs_of
 from outrider.runtime.draft_kinds import NgramDraft
+from outrider.runtime.draft_rungs import rungs_of
 from outrider.runtime.warmup import list_shapes
 from outrider.wire.draft_budget import Budget
 
