@@ -77,7 +77,9 @@ def offline_churn(
 
     if max_tokens < 1:
         raise ConfigError(f"--max-tokens must be at least 1, got {max_tokens}")
-    args = read_churn_args(flags, model, dtypes, max_tokens=max_tokens, prompts=prompts, peers=peers)
+    args = read_churn_args(
+        flags, model, dtypes, max_tokens=max_tokens, prompts=prompts, peers=peers
+    )
     check_json(json_path)
     if flags.plot is not None:
         check_picture(flags.plot)
