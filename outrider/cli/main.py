@@ -55,8 +55,8 @@ for _command in (
 bench.app.command("acceptance", cls=GroupedHelp)(bench_acceptance.acceptance)
 bench.app.command("serve", cls=GroupedHelp)(bench_serve.bench_serve)
 app.add_typer(bench.app, name="bench")
-train_command.app.command("dflash")(train_blocks.dflash)
-train_command.app.command("dspark")(train_blocks.dspark)
+train_command.app.command("dflash", cls=GroupedHelp)(train_blocks.dflash)
+train_command.app.command("dspark", cls=GroupedHelp)(train_blocks.dspark)
 app.add_typer(train_command.app, name="train")
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from outrider.config.attention_choice import parse_attention
 from outrider.config.draft_config import DraftConfig
 from outrider.config.engine_config import (
     Auto,
@@ -88,6 +89,12 @@ class ModelFlags:
     kv_cache_dtype: Annotated[
         Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"],
         _flag("Type of keys and values; fp8 stores them in one byte."),
+    ] = "auto"
+    attention_backend: Annotated[
+        str, _flag("auto, triton, compiled, reference or per_layer (docs/attention.md).")
+    ] = "auto"
+    speculative_draft_attention_backend: Annotated[
+        str, _flag("The same for the draft model; auto: as the target.")
     ] = "auto"
     enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True
     executor: Annotated[
@@ -207,6 +214,8 @@ class ModelFlags:
             block_size=self.block_size or "auto",
             enable_prefix_caching=self.enable_prefix_caching,
             kv_cache_dtype=self.kv_cache_dtype,
+            attention_backend=self.attention_backend,
+            speculative_draft_attention_backend=self.speculative_draft_attention_backend,
             **(flags | settings),
             record=self.record,
             deterministic=self.deterministic,
@@ -266,6 +275,9 @@ class ModelFlags:
                 # A request must not wait for the capture of another one's shape.
                 record="at start" if self.record == "auto" else self.record,
                 deterministic=self.deterministic,
+            ),
+            attention=parse_attention(
+                self.attention_backend, self.speculative_draft_attention_backend
             ),
             cache=CacheConfig(
                 page_size=self.block_size or "auto",

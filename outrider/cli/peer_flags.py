@@ -31,9 +31,8 @@ def _refused(text: str, *, has_value: bool = False) -> PeerFlag:
     return PeerFlag(means="refused", text=text, has_value=has_value)
 
 
-_ONE_ATTENTION = _refused(
-    "there is one attention for each device: Triton kernels on a GPU, compiled loops on a CPU; "
-    "omit the flag",
+_BOTH_KINDS = _refused(
+    "one backend runs prompts and decoding, which share steps; use --attention-backend",
     has_value=True,
 )
 _GRAPHS = "a step that repeats is captured; --disable-cuda-graph turns that off"
@@ -57,10 +56,8 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--enable-metrics": _nothing("/metrics is always there"),
     "--disable-log-stats": _nothing("there is a status line only while requests run"),
     "--skip-server-warmup": _nothing("the server takes requests when all shapes are captured"),
-    "--attention-backend": _ONE_ATTENTION,
-    "--prefill-attention-backend": _ONE_ATTENTION,
-    "--decode-attention-backend": _ONE_ATTENTION,
-    "--speculative-draft-attention-backend": _ONE_ATTENTION,
+    "--prefill-attention-backend": _BOTH_KINDS,
+    "--decode-attention-backend": _BOTH_KINDS,
     "--pipeline-parallel-size": _refused(
         "layers are not divided over processes; use --tensor-parallel-size", has_value=True
     ),

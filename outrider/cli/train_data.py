@@ -1,10 +1,13 @@
 """`outrider train prompts` and `train answers`: make the data that heads are trained on."""
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outrider.cli.flags import expand_flags
 from outrider.errors import ConfigError
 from outrider.hub.aliases import DEFAULT_ALIAS
 
@@ -13,33 +16,75 @@ if TYPE_CHECKING:
     from outrider.train.gather_answers import AnswerGenerator, AnswerPart
 
 
+PROMPTS_HELP = "JSONL of prompts or turns; may be repeated."
+
+
 def answer_flag(text: str, **more: Any) -> Any:
     return typer.Option(help=text, rich_help_panel="Answers", **more)
 
 
-Model = Annotated[str, typer.Option(help="The target: alias, hub id, GGUF file or folder.")]
-Prompts = Annotated[list[Path], typer.Option(help="JSONL of prompts or turns; may be repeated.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
-Temperatures = Annotated[str, answer_flag("Each prompt is answered once at each; a comma list.")]
-AnswerTokens = Annotated[int, answer_flag("Longest answer.", min=2)]
-GenerateS = Annotated[float, answer_flag("Seconds after which no more are generated; 0: all.")]
-Rows = Annotated[int, answer_flag("Requests that the engine runs at a time.", min=1)]
-MemoryShare = Annotated[
-    float, answer_flag("Share of the GPU's memory that answering may take.", min=0.05, max=1.0)
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorFlags:
+    """The engine that writes prompts or answers."""
+
+    model: Annotated[str, typer.Option(help="The target: alias, hub id, GGUF file or folder.")] = (
+        DEFAULT_ALIAS
+    )
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto"
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0
+    generate_s: Annotated[
+        float, answer_flag("Seconds after which no more are generated; 0: all.")
+    ] = 0.0
+    rows: Annotated[int, answer_flag("Requests that the engine runs at a time.", min=1)] = 64
+    gpu_memory_utilization: Annotated[
+        float, answer_flag("Share of the GPU's memory that answering may take.", min=0.05, max=1.0)
+    ] = 0.9
+
+    @property
+    def limit_s(self) -> float:
+        return self.generate_s or math.inf
+
+    def generator(self) -> "AnswerGenerator":
+        from outrider.train.gather_answers import AnswerGenerator
+
+        return AnswerGenerator(
+            model=self.model,
+            device=self.device,
+            rows=self.rows,
+            memory_share=self.gpu_memory_utilization,
+        )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFlags(GeneratorFlags):
+    """How prompts are answered."""
+
+    temperatures: Annotated[
+        str, answer_flag("Each prompt is answered once at each; a comma list.")
+    ] = "0,0.8"
+    answer_tokens: Annotated[int, answer_flag("Longest answer.", min=2)] = 512
+
+    def sampling(self, *, max_context: int) -> "AnswerSampling":
+        temperatures = _temperatures(self.temperatures)
+        from outrider.train.dialogue import AnswerSampling
+
+        return AnswerSampling(
+            temperatures=temperatures,
+            max_tokens=self.answer_tokens,
+            max_context=max_context,
+            seed=self.seed,
+            limit_s=self.limit_s,
+        )
+
+
+@expand_flags
 def prompts(
     out: Annotated[Path, typer.Option(help="JSONL file to add to.")],
+    *,
+    flags: GeneratorFlags,
     count: Annotated[int, typer.Option(help="Prompts that are wanted in it.", min=1)] = 10000,
-    model: Model = DEFAULT_ALIAS,
     temperature: Annotated[float, typer.Option(help="Of the turns.", min=0.0, max=2.0)] = 1.0,
     turn_tokens: Annotated[int, typer.Option(help="Longest turn.", min=2)] = 256,
-    rows: Rows = 64,
-    generate_s: GenerateS = 0.0,
-    gpu_memory_utilization: MemoryShare = 0.9,
-    seed: int = 0,
-    device: Device = "auto",
 ) -> None:
     """Let the target write user turns itself, from its own chat template."""
     from outrider.frontend.batch_bar import batch_bar
@@ -49,70 +94,43 @@ def prompts(
         count=count,
         temperature=temperature,
         max_tokens=turn_tokens,
-        seed=seed,
-        limit_s=generate_s or float("inf"),
+        seed=flags.seed,
+        limit_s=flags.limit_s,
     )
-    frontend = generator_of(locals()).start(turn_tokens + _TEMPLATE_ROOM).frontend
+    frontend = flags.generator().start(turn_tokens + _TEMPLATE_ROOM).frontend
     turn_prefix(frontend)  # refuses an unsuitable model before a file is made
     with batch_bar(count) as on_turn:
-        num_turns = write_turns(frontend, sampling, out, max_in_flight=2 * rows, on_turn=on_turn)
+        num_turns = write_turns(
+            frontend, sampling, out, max_in_flight=2 * flags.rows, on_turn=on_turn
+        )
     print(f"{out}: {num_turns} prompts")
 
 
 _TEMPLATE_ROOM = 256  # tokens that a template may add before the user's turn
 
 
+@expand_flags
 def answers(
     out: Annotated[Path, typer.Option(help="JSONL file to add to.")],
-    prompts: Prompts,
-    model: Model = DEFAULT_ALIAS,
-    temperatures: Temperatures = "0,0.8",
-    answer_tokens: AnswerTokens = 512,
-    generate_s: GenerateS = 0.0,
+    prompts: Annotated[list[Path], typer.Option(help=PROMPTS_HELP)],
+    *,
+    flags: AnswerFlags,
     length: Annotated[int, typer.Option(help="Tokens of the longest document.", min=8)] = 2048,
     part: Annotated[
         str, typer.Option(help="2/3: the second third, for several processes.")
     ] = "1/1",
-    rows: Rows = 64,
-    gpu_memory_utilization: MemoryShare = 0.9,
-    seed: int = 0,
-    device: Device = "auto",
 ) -> None:
     """Answer prompts with the target and write a file for `train eagle3 --answers`."""
-    flags = locals()
     from outrider.train.gather_answers import AnswerSource, gather_answers
 
     source = AnswerSource(
-        prompts=tuple(prompts), answers=(), sampling=sampling_of(flags), part=_part(part)
+        prompts=tuple(prompts),
+        answers=(),
+        sampling=flags.sampling(max_context=length),
+        part=_part(part),
     )
-    documents = gather_answers(source, generator_of(flags), out, is_complete=False)
+    documents = gather_answers(source, flags.generator(), out, is_complete=False)
     print(f"{out}: {len(documents)} documents")
-
-
-def generator_of(flags: dict[str, Any]) -> "AnswerGenerator":
-    """The engine that these flags describe."""
-    from outrider.train.gather_answers import AnswerGenerator
-
-    return AnswerGenerator(
-        model=flags["model"],
-        device=flags["device"],
-        rows=flags["rows"],
-        memory_share=flags["gpu_memory_utilization"],
-    )
-
-
-def sampling_of(flags: dict[str, Any]) -> "AnswerSampling":
-    """How answers are sampled, by these flags."""
-    temperatures = _temperatures(flags["temperatures"])
-    from outrider.train.dialogue import AnswerSampling
-
-    return AnswerSampling(
-        temperatures=temperatures,
-        max_tokens=flags["answer_tokens"],
-        max_context=flags["length"],
-        seed=flags["seed"],
-        limit_s=flags["generate_s"] or float("inf"),
-    )
 
 
 def _temperatures(text: str) -> tuple[float, ...]:

@@ -4,6 +4,11 @@ import re
 from dataclasses import dataclass
 from typing import get_args
 
+from outrider.config.attention_choice import (
+    USUAL_ATTENTION,
+    AttentionChoice,
+    resolve_attention,
+)
 from outrider.config.draft_config import resolve_budget
 from outrider.config.engine_config import (
     Arithmetic,
@@ -62,6 +67,7 @@ class Settings:
     host: HostSettings
     num_sharing: int = 1  # processes that share the memory of the device
     kv_dtype: KVDtype = "auto"  # auto: the type of activations
+    attention: AttentionChoice = USUAL_ATTENTION  # auto: the best for the device and its types
 
 
 def resolve_settings(
@@ -96,6 +102,7 @@ def resolve_settings(
         ),
         num_sharing=config.parallel.num_sharing,
         kv_dtype="fp8_e4m3" if config.cache.kv_dtype == "fp8" else config.cache.kv_dtype,
+        attention=resolve_attention(config.attention, on_cpu=on_cpu),
     )
 
 

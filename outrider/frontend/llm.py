@@ -24,6 +24,7 @@ from outrider.frontend.batch_bar import batch_bar, no_bar
 from outrider.frontend.frontend import Frontend
 from outrider.frontend.interrupts import held_interrupts, import_torch
 from outrider.frontend.llm_config import (
+    attention_choice,
     cache_config,
     execution_config,
     limits_config,
@@ -163,6 +164,7 @@ class LLM:
             device=device,
             parallel=parallel_config(flags),
             lora=lora_config(flags),
+            attention=attention_choice(flags),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=limits_config(context, max_num_seqs, max_num_batched_tokens),
             cache=cache_config(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from outrider.config.attention_choice import AttentionChoice, parse_attention
 from outrider.config.draft_config import DraftConfig
 from outrider.config.engine_config import (
     Auto,
@@ -74,6 +75,14 @@ def cache_config(
         prefix=prefix,
         memory_share=memory_share,
         kv_dtype=flags.get("kv_cache_dtype", "auto"),
+    )
+
+
+def attention_choice(flags: Mapping[str, Any]) -> AttentionChoice:
+    """The attention backends; names are checked before a model is downloaded."""
+    return parse_attention(
+        flags.get("attention_backend") or "auto",
+        flags.get("speculative_draft_attention_backend") or "auto",
     )
 
 

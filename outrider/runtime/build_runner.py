@@ -16,6 +16,7 @@ from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
 from outrider.models.target import AnyTarget
 from outrider.ops.tree.verify import verify
+from outrider.runtime.check_backend import check_backend
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
 from outrider.runtime.explain_memory import explain_memory
 from outrider.runtime.kv_capacity import FixedPages, count_pages, free_bytes
@@ -149,9 +150,9 @@ def _assemble(
     with _enough_memory(settings.host):
         room, state = _make_room(loaded, settings, cache, largest)
     attention = cache.target.attention
-    _check_backend(attention, settings, draft)
+    check_backend(attention.capabilities, "target", settings, draft.facts.budget)
     if draft.attention:
-        _check_backend(cache.room.backend, settings, draft)
+        check_backend(cache.room.backend.capabilities, "draft", settings, draft.facts.budget)
     drafter = _drafter(loaded, room)
     buckets = _adapted(buckets, attention, drafter)
     program = StepProgram(
@@ -356,23 +357,6 @@ def _planner(
         largest=room.largest,
         embeds=EmbedsBuffer(arena, embedding, most_tokens=room.largest.chunk.tokens),
     )
-
-
-def _check_backend(attention: AttentionPlanner, settings: Settings, draft: DraftKind) -> None:
-    """Refuse at start what attention cannot do in a step."""
-    can, budget = attention.capabilities, draft.facts.budget
-    page_size, nodes = settings.host.page_size, budget.nodes
-    if can.chain_only and budget.topk > 1:
-        raise ConfigError(
-            f"this model checks chains only, and topk {budget.topk} makes trees; use --topk 1"
-        )
-    if page_size not in can.page_sizes:
-        sizes = f"{can.page_sizes.start} to {can.page_sizes.stop - 1}"
-        raise ConfigError(f"attention has no pages of {page_size} tokens; use {sizes}")
-    if nodes > can.max_nodes:
-        raise ConfigError(f"attention takes trees of {can.max_nodes} nodes; lower --nodes {nodes}")
-    if can.needs_host_lengths and settings.execution.depth:
-        raise ConfigError("this attention backend needs lengths on the host; use depth 0")
 
 
 def _reach(host: HostSettings, draft: DraftKind) -> int:

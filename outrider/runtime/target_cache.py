@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
+from outrider.config.attention_choice import AttentionName
 from outrider.config.engine_config import KVDtype
 from outrider.config.settings import Settings
 from outrider.errors import ConfigError
@@ -31,7 +33,10 @@ AnyLayout = CacheLayout[ModelPool, AttentionPlanner]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetCache:
-    """The target's cache, and the room in which models that draft for it open theirs."""
+    """The target's cache, and the room in which models that draft for it open theirs.
+
+    Each has a backend of its own, so that it can be chosen by role.
+    """
 
     target: OpenCache[ModelPool, AttentionPlanner]
     room: CacheRoom
@@ -41,16 +46,32 @@ def open_cache(
     layout: AnyLayout, settings: Settings, draft: DraftKind, pages: PageFamily
 ) -> TargetCache:
     """The cache with as many pages as the family has for now."""
-    users = (*layout.heads, *draft.attention)
+    name = settings.attention.target
+    if name != "auto" and not layout.heads:
+        _log.warning("this model has attention of its own; --attention-backend %s is unused", name)
+    open_backend = partial(_open_backend, settings, layout.dtype)
+    room = CacheRoom(
+        pages=pages,
+        table_rows=settings.host.max_rows + 1,
+        backend=open_backend(name, layout.heads),
+    )
+    for_drafts = replace(room, backend=open_backend(settings.attention.draft, draft.attention))
+    return TargetCache(target=layout.open(room), room=for_drafts)
+
+
+def _open_backend(
+    settings: Settings, dtype: torch.dtype, name: AttentionName, users: Sequence[AnyAttention]
+) -> AttentionBackend:
+    """The backend for the layers of one role."""
     backend = choose_attention(
+        name,
         torch.device(settings.device),
         page_size=settings.host.page_size,
-        dtype=layout.dtype,
+        dtype=dtype,
         users=[_heads(user) for user in users],
     )
     check_heads(backend, users)
-    room = CacheRoom(pages=pages, table_rows=settings.host.max_rows + 1, backend=backend)
-    return TargetCache(target=layout.open(room), room=room)
+    return backend
 
 
 def narrow_layout(layout: AnyLayout, kv_dtype: KVDtype) -> AnyLayout:

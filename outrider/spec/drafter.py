@@ -94,14 +94,15 @@ class WrappedDrafter:
         self._drafter.observe(plan, outcome, table)
 
 
-class ModelessDrafter:
-    """The base of drafters without a draft model: no aux layers, no part of a plan, no catch-up.
+class BaseDrafter:
+    """What most drafters share: a step writes all that the next round reads, so no call is needed.
 
-    A subclass adds `propose`.
+    A subclass adds `bind`, `propose` and `observe`, and overrides what it keeps of rows.
     """
 
-    def __init__(self, facts: DraftFacts) -> None:
+    def __init__(self, facts: DraftFacts, aux_layers: AuxLayers) -> None:
         self._facts = facts
+        self._aux_layers = aux_layers
 
     @property
     def facts(self) -> DraftFacts:
@@ -109,15 +110,11 @@ class ModelessDrafter:
 
     @property
     def aux_layers(self) -> AuxLayers:
-        return AuxLayers()
+        return self._aux_layers
 
     @property
     def row_tensors(self) -> Sequence[torch.Tensor]:
         return ()
-
-    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
-        del shape, decode, chunk
-        return NoDraftPlan()
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         pass
@@ -127,6 +124,20 @@ class ModelessDrafter:
 
     def forget(self) -> None:
         pass
+
+
+class ModelessDrafter(BaseDrafter):
+    """The base of drafters without a draft model: no aux layers, no part of a plan, no catch-up.
+
+    A subclass adds `propose`.
+    """
+
+    def __init__(self, facts: DraftFacts) -> None:
+        super().__init__(facts, AuxLayers())
+
+    def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlan:
+        del shape, decode, chunk
+        return NoDraftPlan()
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         pass

@@ -1,12 +1,11 @@
 """The draft loop of every draft model, head or whole: it proposes trees and catches up."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from outrider.kv.kv_pool import ModelPool
-from outrider.models.draft_model import AnyDraftModel, AuxLayers
+from outrider.models.draft_model import AnyDraftModel
 from outrider.ops.sampling.top_tokens import TopTokens
 from outrider.ops.tree.candidates import Candidates, Frontier
 from outrider.ops.tree.chain import chain, single_node
@@ -23,6 +22,7 @@ from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.draft_plans import DraftPlanner, DraftPlans
 from outrider.spec.draft_slots import DraftSlots
+from outrider.spec.drafter import BaseDrafter
 from outrider.spec.grow_tree import grow, room_for
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.fill_plan import fill, place_queries
@@ -30,10 +30,9 @@ from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
-from outrider.wire.scheduled_batch import FinishedText, RowAdmission
 
 
-class ModelDrafter:
+class ModelDrafter(BaseDrafter):
     """Owns the draft model's KV and, per row, the hidden state with which a round can begin.
 
     The draft model's KV covers every decided token after every step. What only a round needs is
@@ -50,37 +49,19 @@ class ModelDrafter:
         facts: DraftFacts,
         largest: StepShape,
     ) -> None:
+        super().__init__(facts, model.facts.aux_layers)
         self._model = model
         self._kv = kv
         self._attention = attention
         self._sampling = sampling
-        self._facts = facts
         rows, device = sampling.seed.shape[0], sampling.seed.device
         width, dtype = model.facts.width, kv.layout.dtype
         self._hidden_states = torch.zeros(rows, width, dtype=dtype, device=device)
         self._planner = DraftPlanner(attention, largest, device)
         self._chooser = TreeChooser(device)
 
-    @property
-    def facts(self) -> DraftFacts:
-        return self._facts
-
-    @property
-    def aux_layers(self) -> AuxLayers:
-        return self._model.facts.aux_layers
-
-    @property
-    def row_tensors(self) -> Sequence[torch.Tensor]:
-        return ()  # the last token of a prompt writes the hidden state
-
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlans:
         return self._planner.bind(shape, decode, chunk)
-
-    def admit(self, admissions: Sequence[RowAdmission]) -> None:
-        pass  # a row's hidden state is written when its prompt ends
-
-    def remember(self, texts: Sequence[FinishedText]) -> None:
-        pass  # it drafts from hidden states
 
     def forget(self) -> None:
         self._hidden_states.zero_()  # padding reads row 0, which only padding overwrites
@@ -142,24 +123,23 @@ class ModelDrafter:
             new_lengths=catch_up.decode.lengths,
             new_tokens=catch_up.chunk.tokens,
             lead=self._facts.lead,
+            lookahead=self._facts.lookahead,
         )
-        before = self._model.project(accepted)
-        after = self._catch_up(catch_up, chain(outcome.verify_result.emitted), before, table)
+        after = self._catch_up(catch_up, chain(outcome.verify_result.emitted), accepted, table)
         ends = catch_up.sampled.index[catch_up.shape.num_decode_query :]
         if self._facts.lead and plan.shape.chunk.rows:
             self._store(plan, outcome, after, ends[:0])
-            self._run_bonus(plan, outcome, after.index_select(0, ends), table)
+            self._run_bonus(plan, outcome, table)
         else:
             self._store(plan, outcome, after, ends)
 
-    def _run_bonus(
-        self, plan: StepPlan, outcome: StepOutcome, before: torch.Tensor, table: RowTable
-    ) -> None:
+    def _run_bonus(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Run the token after each chunk, for a whole model: a head reads it with the chunk."""
         bonus = _plans_of(plan).bonus
         torch.add(plan.chunk.starts, plan.chunk.counts, out=bonus.decode.lengths)
         bonus.decode.lengths.mul_(plan.chunk.rows > 0)  # padding may be longer than any table
-        after = self._catch_up(bonus, single_node(outcome.chunk_choice), before, table)
+        none = outcome.aux_hidden_states[:0]  # a whole model reads KV alone
+        after = self._catch_up(bonus, single_node(outcome.chunk_choice), none, table)
         self._hidden_states.index_copy_(0, plan.chunk.rows, after)
 
     def _store(
@@ -199,7 +179,7 @@ class ModelDrafter:
         self,
         plan: StepPlan,
         tree: DraftTree,
-        before: torch.Tensor,  # [num_query, width]
+        aux_hidden_states: torch.Tensor,  # [num_query, aux]
         table: RowTable,
     ) -> torch.Tensor:  # [num_query, width]
         """Fill a draft plan and write the KV of its query tokens: states to begin rounds with."""
@@ -208,7 +188,7 @@ class ModelDrafter:
             place_queries(plan, tree, table=table, page_size=page_size)
         else:
             fill(plan, tree, table=table, attention=self._attention, page_size=page_size)
-        return self._model.catch_up(plan, before, self._kv, self._attention)
+        return self._model.catch_up(plan, aux_hidden_states, self._kv, self._attention)
 
     def _run(
         self,

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import torch
 
 from outrider.kv.kv_pool import KVPool
-from outrider.models.draft_model import AuxLayers
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.ops.tree.chain import chain
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
@@ -18,6 +17,7 @@ from outrider.ops.tree.mtp_window import ModuleInputs, open_windows, write_draft
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.sampling.draft_topk import likely_samples, likely_tokens
 from outrider.sampling.sampling_table import SamplingTable
+from outrider.spec.drafter import BaseDrafter
 from outrider.spec.mtp_plans import DraftWindowPlan, WindowPlanner
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.fill_plan import fill
@@ -26,10 +26,10 @@ from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
-from outrider.wire.scheduled_batch import FinishedText, RowAdmission
+from outrider.wire.scheduled_batch import RowAdmission
 
 
-class ModuleDrafter:
+class ModuleDrafter(BaseDrafter):
     """Owns the modules' KV and, per row, the next drafts and the last committed pairs."""
 
     def __init__(
@@ -43,25 +43,17 @@ class ModuleDrafter:
         largest: StepShape,
     ) -> None:
         assert len(modules) > 1, "one module that is repeated runs as a draft model"
+        super().__init__(facts, modules.facts.aux_layers)
         self._modules = modules
         self._kv = kv
         self._attention = attention
         self._sampling = sampling
-        self._facts = facts
         rows, room = sampling.seed.shape[0], len(modules) - 1
         device = sampling.seed.device
         like = torch.empty(0, dtype=kv.layout.dtype, device=device)
         self._pairs = make_pair_table(rows=rows, room=room, width=modules.facts.width, like=like)
         self._drafts = torch.zeros(rows, len(modules), dtype=torch.int64, device=device)
         self._planner = WindowPlanner(attention, largest, num_modules=len(modules), device=device)
-
-    @property
-    def facts(self) -> DraftFacts:
-        return self._facts
-
-    @property
-    def aux_layers(self) -> AuxLayers:
-        return self._modules.facts.aux_layers
 
     @property
     def row_tensors(self) -> Sequence[torch.Tensor]:
@@ -76,9 +68,6 @@ class ModuleDrafter:
         rows = [admission.row for admission in admissions]
         num = self._pairs.num
         num.index_fill_(0, upload(rows, torch.int64, num.device), 0)
-
-    def remember(self, texts: Sequence[FinishedText]) -> None:
-        pass  # it drafts from hidden states
 
     def forget(self) -> None:
         self._pairs.clear()

@@ -37,7 +37,8 @@ def test_a_flag_that_means_nothing_here_says_why(capsys):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (["--attention-backend", "flashinfer"], "one attention for each device"),
+        (["--attention-backend", "flashinfer"], "there is no adapter"),
+        (["--prefill-attention-backend", "fa3"], "use --attention-backend"),
         (["--pp-size", "2"], "use --tensor-parallel-size"),
         (["--chunked-prefill-size", "-1"], "always read in chunks"),
         (["--chunked-prefill-size"], "needs a value"),

@@ -1,15 +1,15 @@
 """What a head proposes is what it would propose after reading the whole text from scratch.
 
-A mistake here changes no token, only how many drafts are kept, so nothing else would notice it.
+A mistake here changes no token, only how many drafts are accepted, so nothing else would notice it.
 Acceptance is forced at random: the text is then not the target's own, but drafts must follow it.
 """
 
-import random
 from dataclasses import replace
 
 import pytest
 import torch
 from support.engines import Shape, engine_of, make_submission, run_all
+from support.forced_rounds import ForcedRounds, SomeStepsDraft
 from support.head_oracle import Oracle
 from support.heads import Variant, head_tensors, write_head
 from support.tiny import VOCAB
@@ -18,10 +18,9 @@ from outrider.engine.adaptive_drafting import WholeBudget
 from outrider.models.eagle.eagle_layer import HeadLayer
 from outrider.models.eagle.head_loader import load_head
 from outrider.ops.tree import draft_hidden_states
-from outrider.ops.tree.verify import verify
 from outrider.runtime.draft_kinds import ModelDraft
 from outrider.spec.model_drafter import ModelDrafter
-from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget, whole_rung
+from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget
 from outrider.wire.row_sampling import RowSampling
 
 STEPS = 3
@@ -36,12 +35,12 @@ TREE = Budget(steps=STEPS, topk=3, nodes=12)
 GREEDY = RowSampling(seed=0, temperature=0.0)
 
 
-class Spy:
-    """Notes every proposal of the first row, and decides how much of it is kept."""
+class Spy(ForcedRounds):
+    """Notes every proposal of the first row as well."""
 
     def __init__(self, monkeypatch, engine, seed):
-        self.proposals, self.accepted = [], []
-        self._rng = random.Random(seed)
+        super().__init__(monkeypatch, engine, seed)
+        self.proposals = []
         propose = ModelDrafter.propose
 
         def noted(drafter, plan, table):
@@ -50,31 +49,7 @@ class Spy:
                 self.proposals.append(tree.tokens[0, 1:].tolist())
             return tree
 
-        def forced(tree, choice, most_emitted):
-            if not len(tree.tokens):
-                return verify(tree, choice, most_emitted)
-            choice = choice.clone()
-            tokens, parents = tree.tokens[0].tolist(), tree.parents[0].tolist()
-            node = self._rng.choice([n for n, token in enumerate(tokens) if token >= 0])
-            while node > 0:  # the target agrees with everything on the way to this node
-                choice[0, parents[node]] = tokens[node]
-                node = parents[node]
-            verify_result = verify(tree, choice, most_emitted)
-            self.accepted.append(int(verify_result.num_accepted[0]))
-            return verify_result
-
         monkeypatch.setattr(ModelDrafter, "propose", noted)
-        monkeypatch.setattr(engine._runner._program, "_verifier", forced)
-
-
-class SomeStepsDraft(WholeBudget):
-    """Steps draft or do not, at random: as adaptive drafting may decide."""
-
-    def __init__(self, seed):
-        self._rng = random.Random(seed)
-
-    def choose(self, step, *, num_rows, num_prompt):
-        return whole_rung(self._rng.choice([PLAIN, UNBOUNDED]))
 
 
 def mistakes(

@@ -32,10 +32,12 @@ def prompt_of(number: int) -> list[int]:
     return [(7 * number + 3 * place) % 60 + 3 for place in range(LENGTH)]
 
 
-def run_prompts(models: Models, shape: Shape, drafter: str = "eagle3") -> list[PromptRun]:
+def run_prompts(
+    models: Models, shape: Shape, drafter: str = "eagle3", tree: str = "tree"
+) -> list[PromptRun]:
     """Every prompt runs alone, cold, with NaN in all plans before each of its steps."""
     engine = engine_of(
-        models.target, replace(shape, prefix_cache=False), models.draft(drafter, TREES["tree"])
+        models.target, replace(shape, prefix_cache=False), models.draft(drafter, TREES[tree])
     )
     return [_run(engine, number) for number in range(NUM_PROMPTS)]
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from outrider.config.attention_choice import AttentionChoice
 from outrider.config.settings import ExecutionSettings, HostSettings, Settings
 from outrider.engine.engine import Engine
 from outrider.models.decoder import Decoder
@@ -35,6 +36,8 @@ class Shape:
     device: str = "cpu"
     arithmetic: str = "fast"
     kv_dtype: str = "auto"
+    attention: str = "auto"
+    draft_attention: str = "auto"
     max_loras: int = 0
 
 
@@ -79,6 +82,7 @@ def settings_of(shape: Shape) -> Settings:
             max_loras=shape.max_loras,
         ),
         kv_dtype=shape.kv_dtype,
+        attention=AttentionChoice(target=shape.attention, draft=shape.draft_attention),
     )
 
 

@@ -1,0 +1,110 @@
+"""Which attention backend runs which model: their names, and what the host knows when they plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from outrider.errors import ConfigError
+
+AttentionName = Literal["auto", "triton", "compiled", "reference", "per_layer"]
+Role = Literal["target", "draft"]
+RowKind = Literal["decode", "chunk"]
+
+TARGET_FLAG = "--attention-backend / attention_backend"
+DRAFT_FLAG = "--speculative-draft-attention-backend / speculative_draft_attention_backend"
+
+# Devices that each backend runs on.
+DEVICES: dict[AttentionName, tuple[str, ...]] = {
+    "auto": ("cuda", "cpu"),
+    "triton": ("cuda",),
+    "compiled": ("cpu",),
+    "reference": ("cpu",),
+    "per_layer": ("cuda", "cpu"),
+}
+
+# Names of vLLM and SGLang for what is here, too.
+SAME: dict[str, AttentionName] = {
+    "triton_attn": "triton",
+    "triton_mla": "triton",
+    "torch_native": "reference",
+    "torch_sdpa": "reference",
+    "cpu_attn": "compiled",
+}
+
+_NEEDS_LENGTHS = (
+    "it plans every step on the host, from the lengths of all rows. While steps overlap, these are "
+    "on the device alone, and there is no adapter that runs without overlap (docs/attention.md)"
+)
+_NOT_OURS = (
+    "its kernels are not part of Outrider, whose own give a token the same bits in every batch and "
+    "draft tree"
+)
+# Backends of vLLM and SGLang that are refused, and why.
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(("flashinfer", "flashinfer_mla"), _NEEDS_LENGTHS),
+    **dict.fromkeys(
+        (
+            "fa2", "fa3", "fa4", "flash_attn", "flash_attn_mla", "flashmla", "flashmla_sparse",
+            "cutlass_mla", "trtllm_mla", "trtllm_mha", "flex_attention", "tree_attn", "xformers",
+            "dual_chunk_flash_attn", "nsa", "dsa", "aiter", "wave", "intel_amx", "intel_xpu",
+            "ascend",
+        ),
+        _NOT_OURS,
+    ),
+}  # fmt: skip
+
+# Whether the host knows the lengths of rows when it plans a step, by depth. With depth 1 the result
+# of the step before has not come: how many drafts were accepted is on the device alone. How much of
+# a prompt was computed is always known.
+HOST_LENGTHS: dict[tuple[Role, RowKind], Mapping[int, bool]] = {
+    ("target", "decode"): {0: True, 1: False},
+    ("target", "chunk"): {0: True, 1: True},
+    ("draft", "decode"): {0: True, 1: False},
+    ("draft", "chunk"): {0: True, 1: True},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionChoice:
+    """The backend of each role. For the drafter, auto means that of the target."""
+
+    target: AttentionName = "auto"
+    draft: AttentionName = "auto"
+
+
+USUAL_ATTENTION = AttentionChoice()
+
+
+def parse_attention(target: str, draft: str) -> AttentionChoice:
+    """The choice by names of ours, vLLM's or SGLang's, which differ in capitals."""
+    return AttentionChoice(
+        target=_parse(target, TARGET_FLAG),
+        draft=_parse(draft, DRAFT_FLAG),
+    )
+
+
+def resolve_attention(choice: AttentionChoice, *, on_cpu: bool) -> AttentionChoice:
+    """The same choice with a drafter's "auto" replaced. Refuses backends of another device."""
+    device = "cpu" if on_cpu else "cuda"
+    draft = choice.target if choice.draft == "auto" else choice.draft
+    for flag, name in ((TARGET_FLAG, choice.target), (DRAFT_FLAG, draft)):
+        if device not in DEVICES[name]:
+            here = ", ".join(each for each, devices in DEVICES.items() if device in devices)
+            raise ConfigError(f"{flag} {name} does not run on {device}; use one of {here}")
+    return AttentionChoice(target=choice.target, draft=draft)
+
+
+def host_knows_lengths(role: Role, depth: int) -> bool:
+    """Whether the host knows the lengths of all rows that this role may run in a step."""
+    return all(known[depth] for (each, _), known in HOST_LENGTHS.items() if each == role)
+
+
+def _parse(name: str, flag: str) -> AttentionName:
+    if not isinstance(name, str):
+        raise ConfigError(f"{flag} must be a name, got {name!r}")
+    lower = name.lower()
+    known: dict[str, AttentionName] = {each: each for each in get_args(AttentionName)} | SAME
+    if lower in known:
+        return known[lower]
+    reason = REFUSED.get(lower, "there is no such backend")
+    raise ConfigError(f"{flag} {name}: {reason}; use one of {', '.join(get_args(AttentionName))}")
