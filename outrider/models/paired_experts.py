@@ -29,7 +29,7 @@ class _Biases:
 
     def read_biases(self, read: Read, held: range) -> ExpertBiases:
         gate_up, down = (read(name)[held.start : held.stop] for name in (_GATE_UP_BIAS, _DOWN_BIAS))
-        return ExpertBiases(gates_first(gate_up, 1), down)
+        return ExpertBiases(gates_first(gate_up, 1).contiguous(), down)
 
     def _shared_shapes(self) -> Iterator[tuple[str, Shape]]:
         num, both, hidden = self._sizes.gate_up
@@ -92,5 +92,5 @@ class StackedPairs(_Biases):
 
 def gates_first(pairs: torch.Tensor, dim: int) -> torch.Tensor:
     """Gates and ups that alternate along a dimension, with all gates before the ups."""
-    halves = pairs.unflatten(dim, (-1, 2))
-    return torch.cat([halves.select(dim + 1, 0), halves.select(dim + 1, 1)], dim)
+    first = pairs.transpose(0, dim)
+    return torch.cat([first[0::2], first[1::2]]).transpose(0, dim)
