@@ -69,10 +69,6 @@ class DraftModel(Protocol[Pool, Planner]):
         """[draft_vocab] int64: the target's id of each token that the model can propose."""
         ...
 
-    def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:
-        """States from aux_hidden_states of the target: [num_query, aux] -> [num_query, width]."""
-        ...
-
     def forward(
         self,
         plan: StepPlan,
@@ -86,7 +82,7 @@ class DraftModel(Protocol[Pool, Planner]):
     def catch_up(
         self,
         plan: StepPlan,
-        state: torch.Tensor,  # [num_query, width] before each query token
+        aux_hidden_states: torch.Tensor,  # [num_query, aux] of the target before each query token
         kv: Pool,
         attention: Planner,
     ) -> torch.Tensor:  # [num_query, width] with which a round can begin after each query token

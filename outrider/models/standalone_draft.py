@@ -41,11 +41,6 @@ class StandaloneDraft:
         self.target_ids = torch.arange(min(config.vocab_size, target_vocab), device=device)
         self._decoder = decoder.with_vocabulary(target_vocab)
 
-    def project(
-        self, aux_hidden_states: torch.Tensor
-    ) -> torch.Tensor:  # [num_query, 0] -> [.., width]
-        return aux_hidden_states.new_zeros(aux_hidden_states.shape[0], self.facts.width)
-
     def forward(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
@@ -53,10 +48,14 @@ class StandaloneDraft:
         return self._decoder.hidden_states(plan, kv, attention)
 
     def catch_up(
-        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+        self,
+        plan: StepPlan,
+        aux_hidden_states: torch.Tensor,  # of any size: it reads none
+        kv: KVPool,
+        attention: AttentionBackend,
     ) -> torch.Tensor:  # [num_query, width]
         # The KV of a layer depends on all layers before it.
-        return self.forward(plan, state, kv, attention)
+        return self.forward(plan, aux_hidden_states, kv, attention)
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
         return self._decoder.logits(state)[:, : self.target_ids.shape[0]]

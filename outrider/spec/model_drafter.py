@@ -123,24 +123,23 @@ class ModelDrafter(BaseDrafter):
             new_lengths=catch_up.decode.lengths,
             new_tokens=catch_up.chunk.tokens,
             lead=self._facts.lead,
+            lookahead=self._facts.lookahead,
         )
-        before = self._model.project(accepted)
-        after = self._catch_up(catch_up, chain(outcome.verify_result.emitted), before, table)
+        after = self._catch_up(catch_up, chain(outcome.verify_result.emitted), accepted, table)
         ends = catch_up.sampled.index[catch_up.shape.num_decode_query :]
         if self._facts.lead and plan.shape.chunk.rows:
             self._store(plan, outcome, after, ends[:0])
-            self._run_bonus(plan, outcome, after.index_select(0, ends), table)
+            self._run_bonus(plan, outcome, table)
         else:
             self._store(plan, outcome, after, ends)
 
-    def _run_bonus(
-        self, plan: StepPlan, outcome: StepOutcome, before: torch.Tensor, table: RowTable
-    ) -> None:
+    def _run_bonus(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Run the token after each chunk, for a whole model: a head reads it with the chunk."""
         bonus = _plans_of(plan).bonus
         torch.add(plan.chunk.starts, plan.chunk.counts, out=bonus.decode.lengths)
         bonus.decode.lengths.mul_(plan.chunk.rows > 0)  # padding may be longer than any table
-        after = self._catch_up(bonus, single_node(outcome.chunk_choice), before, table)
+        none = outcome.aux_hidden_states[:0]  # a whole model reads KV alone
+        after = self._catch_up(bonus, single_node(outcome.chunk_choice), none, table)
         self._hidden_states.index_copy_(0, plan.chunk.rows, after)
 
     def _store(
@@ -180,7 +179,7 @@ class ModelDrafter(BaseDrafter):
         self,
         plan: StepPlan,
         tree: DraftTree,
-        before: torch.Tensor,  # [num_query, width]
+        aux_hidden_states: torch.Tensor,  # [num_query, aux]
         table: RowTable,
     ) -> torch.Tensor:  # [num_query, width]
         """Fill a draft plan and write the KV of its query tokens: states to begin rounds with."""
@@ -189,7 +188,7 @@ class ModelDrafter(BaseDrafter):
             place_queries(plan, tree, table=table, page_size=page_size)
         else:
             fill(plan, tree, table=table, attention=self._attention, page_size=page_size)
-        return self._model.catch_up(plan, before, self._kv, self._attention)
+        return self._model.catch_up(plan, aux_hidden_states, self._kv, self._attention)
 
     def _run(
         self,

@@ -12,7 +12,7 @@ import pytest
 
 from support.all_pairs import cover_pairs
 
-FAST_CASES = 3  # of a test without the marker
+FAST_CASES = 2  # of a test without the marker
 _ALL_CASES = {"arch", "gpu"}  # folders: of quick tests, and of tests that are run on a GPU
 
 

@@ -97,10 +97,6 @@ class V4Module:
             window=config.attention.window,
         )
 
-    def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
-        """The target's streams are the states."""
-        return aux_hidden_states
-
     def forward(
         self,
         plan: StepPlan,
@@ -127,9 +123,13 @@ class V4Module:
         return parts.block(streams, store, step, feed).flatten(1)
 
     def catch_up(
-        self, plan: StepPlan, state: torch.Tensor, kv: CompressedPool, attention: AttentionPlanner
+        self,
+        plan: StepPlan,
+        aux_hidden_states: torch.Tensor,  # [num_query, width] streams, which are its states
+        kv: CompressedPool,
+        attention: AttentionPlanner,
     ) -> torch.Tensor:  # [num_query, width]
-        return self.forward(plan, state, kv, attention)
+        return self.forward(plan, aux_hidden_states, kv, attention)
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
         streams = state.view(state.shape[0], self._target.config.streams.num, -1)

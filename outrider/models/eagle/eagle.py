@@ -43,8 +43,13 @@ class EagleHead:
         return self._parts.layer(plan, x, x, kv, attention)
 
     def catch_up(
-        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+        self,
+        plan: StepPlan,
+        aux_hidden_states: torch.Tensor,  # [num_query, width]
+        kv: KVPool,
+        attention: AttentionBackend,
     ) -> torch.Tensor:  # [num_query, width]
+        state = self.project(aux_hidden_states)
         self._parts.layer.write_kv(plan, self._join(plan, state), kv, attention)
         return state
 

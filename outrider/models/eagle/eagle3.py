@@ -7,6 +7,7 @@ import torch
 
 from outrider.kv.kv_pool import KVPool
 from outrider.models.draft_model import ModelFacts
+from outrider.models.eagle.compiled_catch_up import compile_catch_up
 from outrider.models.eagle.eagle_layer import HeadLayer
 from outrider.ops.norm_rope.join_normed import join_normed
 from outrider.ops.norm_rope.rms_norm import Norm
@@ -38,6 +39,20 @@ class Eagle3Parts:
     score: Rows  # [n, width] normalised -> [n, draft_vocab]
     target_ids: torch.Tensor  # [draft_vocab] int64
 
+    def join(
+        self, plan: StepPlan, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # [num_query, 2 * width], [num_query, width]
+        """The input of the layer, and its residual, from the states before the query tokens."""
+        norms = self.norms
+        x, normed = join_normed(
+            plan.queries.tokens,
+            self.embedding,
+            state,
+            embedding_norm=norms.embedding,
+            hidden_norm=norms.state,
+        )
+        return x, normed if norms.is_residual_normed else state
+
 
 class Eagle3Head:
     """A draft row reads a token and the state before it, each normalised, concatenated."""
@@ -46,6 +61,14 @@ class Eagle3Head:
         self.facts = facts
         self.target_ids = parts.target_ids
         self._parts = parts
+        # The same parts; None where some are no compiled functions.
+        self._compiled = compile_catch_up(
+            parts.project,
+            parts.layer.kv,
+            embedding=parts.embedding,
+            embedding_norm=parts.norms.embedding,
+            hidden_norm=parts.norms.state,
+        )
 
     def project(
         self, aux_hidden_states: torch.Tensor
@@ -56,27 +79,25 @@ class Eagle3Head:
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
         parts, norms = self._parts, self._parts.norms
-        x, normed = self._join(plan, state)
-        residual = normed if norms.is_residual_normed else state
+        x, residual = parts.join(plan, state)
         after = parts.layer(plan, x, residual, kv, attention)
         return norms.output(after) if norms.is_state_normed else after
 
     def catch_up(
-        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+        self,
+        plan: StepPlan,
+        aux_hidden_states: torch.Tensor,  # [num_query, aux]
+        kv: KVPool,
+        attention: AttentionBackend,
     ) -> torch.Tensor:  # [num_query, width]
-        self._parts.layer.write_kv(plan, self._join(plan, state)[0], kv, attention)
+        layer, queries = self._parts.layer, plan.queries
+        stored = kv.layers[layer.index]
+        if self._compiled is not None and stored.dtype == torch.float32:
+            rotation = layer.rotary.at(queries.positions)
+            return self._compiled(aux_hidden_states, queries, rotation, stored)
+        state = self.project(aux_hidden_states)
+        layer.write_kv(plan, self._parts.join(plan, state)[0], kv, attention)
         return state
-
-    def _join(self, plan: StepPlan, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The input of the layer [num_query, 2 * width], and the normalised state."""
-        norms = self._parts.norms
-        return join_normed(
-            plan.queries.tokens,
-            self._parts.embedding,
-            state,
-            embedding_norm=norms.embedding,
-            hidden_norm=norms.state,
-        )
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
         norms = self._parts.norms

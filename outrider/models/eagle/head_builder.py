@@ -7,7 +7,8 @@ import torch
 
 from outrider.config.engine_config import Arithmetic
 from outrider.models.decoder import Decoder, DecoderLayer, stack_layers
-from outrider.models.eagle.eagle_layer import HeadLayer, apply_padded
+from outrider.models.eagle.aux_projection import AuxProjection
+from outrider.models.eagle.eagle_layer import HeadLayer, NormedHeadLayer, apply_padded
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_tensors import EMBEDDING, HEAD, layer_prefix
 from outrider.models.eagle.token_map import target_ids
@@ -71,17 +72,12 @@ class HeadBuilder:
         aux = self._config.aux
         if not aux.is_projected:
             return lambda states: states
-        project = self.linear("fc", has_bias=False)
-        if aux.norm == "joint":
-            joint = self.norm("input_norm.weight")
-            return lambda states: apply_padded(project, joint(states))
-        if aux.norm == "each":
-            each, num_aux_layers = self._each_norm(), len(aux.aux_layers.layers)
-            return lambda states: apply_padded(
-                project,
-                each(states.view(-1, num_aux_layers, aux.target_hidden)).flatten(1),
-            )
-        return lambda states: apply_padded(project, states)
+        norms = {
+            "joint": lambda: self.norm("input_norm.weight"),
+            "each": self._each_norm,
+            "none": self._no_norm,
+        }
+        return AuxProjection(norm=norms[aux.norm](), linear=self.linear("fc", has_bias=False))
 
     def _each_norm(self) -> Norm:  # of [n, aux layers, target_hidden]
         names = (
@@ -122,6 +118,11 @@ class HeadBuilder:
             index=index,
             min_rows=output.min_rows,
         )
+
+    def normed_layer(self, index: int) -> NormedHeadLayer:
+        """A decoder layer with the norm of its input."""
+        norm = self.norm(layer_prefix(index) + "input_layernorm.weight")
+        return NormedHeadLayer(norm=norm, layer=self.layer(index))
 
     def _projection(self, prefix: str) -> Projection:
         """The qkv projection. Its input is already normalised."""

@@ -48,20 +48,21 @@ class ModuleChain:
         """Logits of one module for the token that follows its state."""
         return self._modules[index].logits(state)
 
-    def project(self, aux_hidden_states: torch.Tensor) -> torch.Tensor:  # [num_query, width] both
-        return aux_hidden_states  # a module reads the target's final hidden state unchanged
-
     def forward(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
         return self.forward_module(0, plan, state, kv, attention)
 
     def catch_up(
-        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+        self,
+        plan: StepPlan,
+        aux_hidden_states: torch.Tensor,  # [num_query, width] final ones, which are its states
+        kv: KVPool,
+        attention: AttentionBackend,
     ) -> torch.Tensor:  # [num_query, width]
         (module,), (layer,) = self._modules, kv.layers
-        module.write_kv(plan, state, layer, attention)
-        return state
+        module.write_kv(plan, aux_hidden_states, layer, attention)
+        return aux_hidden_states
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, vocab]
         return self.scores(0, state)

@@ -104,10 +104,13 @@ def rows_at_once(left: int) -> int:
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})
 def _square_sum(x: np.ndarray) -> np.float32:  # [n]
-    """Summed in several parts, which depend on the length alone."""
+    """Summed in several parts, which depend on the length alone.
+
+    The loop goes by index: the loads of an iterator become gathers, at 20 times the cost.
+    """
     total = np.float32(0.0)
-    for value in x:
-        total += value * value
+    for place in range(len(x)):
+        total += x[place] * x[place]
     return total
 
 

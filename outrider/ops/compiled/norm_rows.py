@@ -1,26 +1,46 @@
 """RMS norms of many vectors: a compiled function that every thread of a team runs, or one alone.
 
-0 vectors, 1 channels, 2 weights, 3 x, 4 weight with eps behind it, 5 output
+The array of integers of `norm_rows` has the arguments of `norm_vectors`, in their order.
 """
 
+import llvmlite.binding as llvm
 import numpy as np
-from numba import carray
+from numba import carray, types
 
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.coded_rows import norm_row
 from outrider.ops.compiled.kernel_cache import callback
 from outrider.ops.compiled.thread_team import num_threads, thread_index
 
+_NUM_GIVEN = 6
+_NORM = types.void(*[types.intp] * _NUM_GIVEN)
 
-@callback("void(voidptr)")
-def norm_rows(pointer: int) -> None:
+
+@callback(_NORM)
+def _norm_vectors(
+    vectors: int,
+    channels: int,
+    weights: int,
+    x_at: int,  # address of float32 [vectors, channels]
+    weight_at: int,  # address of float32 [weights, channels], with eps behind it
+    out_at: int,  # address of float32 [vectors, channels]
+) -> None:
     """Vector i has the weight i modulo their number."""
-    given = carray(pointer, (6,), np.int64)
-    vectors, channels, weights = given[0], given[1], given[2]
-    x = carray(pointer_to(given[3]), (vectors, channels), np.float32)
-    out = carray(pointer_to(given[5]), (vectors, channels), np.float32)
-    weight = carray(pointer_to(given[4]), (weights * channels + 1,), np.float32)
+    x = carray(pointer_to(x_at), (vectors, channels), np.float32)
+    out = carray(pointer_to(out_at), (vectors, channels), np.float32)
+    weight = carray(pointer_to(weight_at), (weights * channels + 1,), np.float32)
     eps, thread, threads = weight[weights * channels], thread_index(), num_threads()
     for vector in range(vectors * thread // threads, vectors * (thread + 1) // threads):
         first = vector % weights * channels
         norm_row(x[vector], weight[first : first + channels], eps, out[vector])
+
+
+# Callers get a symbol: numba would compile the function again inside of each of them.
+llvm.add_symbol("outrider_norm_vectors", _norm_vectors.address)
+norm_vectors = types.ExternalFunction("outrider_norm_vectors", _NORM)
+
+
+@callback("void(voidptr)")
+def norm_rows(pointer: int) -> None:
+    given = carray(pointer, (_NUM_GIVEN,), np.int64)
+    norm_vectors(given[0], given[1], given[2], given[3], given[4], given[5])

@@ -28,10 +28,11 @@ num_threads = types.ExternalFunction("outrider_num_threads", types.int32())
 wait_for_team = types.ExternalFunction("outrider_wait_for_team", types.void())
 
 
-def run_team(function: int, arguments: Sequence[int]) -> None:
-    """Call the compiled function at this address on all threads, with an array of integers."""
+def run_team(function: int, arguments: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
+    """Call the compiled function at this address on all threads; returns the array of integers."""
     values = (ctypes.c_int64 * len(arguments))(*arguments)
     _parallel()(function, values, torch.get_num_threads(), 0)
+    return values
 
 
 def run_alone(function: int, arguments: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":

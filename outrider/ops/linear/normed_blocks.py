@@ -5,7 +5,7 @@ import torch
 from outrider.ops.compiled.block_kind import TILE
 from outrider.ops.graph_break import graph_break
 from outrider.ops.linear.block_linear import BlockLinear
-from outrider.ops.norm_rope.rms_norm import Norm
+from outrider.ops.norm_rope.rms_norm import Norm, with_eps
 from outrider.ops.norm_rope.rotary import Rotation
 
 
@@ -15,7 +15,7 @@ class BlockGate:
     def __init__(self, norm: Norm, gate_up: BlockLinear) -> None:
         from outrider.ops.compiled.block_product import gated_product
 
-        self.norm = _with_eps(norm)
+        self.norm = with_eps(norm.weight, norm.eps)
         self.gate_up = gate_up
         self._function = int(gated_product.address)
 
@@ -34,7 +34,7 @@ class BlockHeads:
     def __init__(self, norm: Norm, qkv: BlockLinear) -> None:
         from outrider.ops.compiled.block_product import projected_heads
 
-        self.norm = _with_eps(norm)
+        self.norm = with_eps(norm.weight, norm.eps)
         self.qkv = qkv
         self._function = int(projected_heads.address)
 
@@ -79,7 +79,3 @@ class BlockHeads:
 def can_gate(gate_up: BlockLinear) -> bool:
     """Whether the halves are whole tiles."""
     return gate_up.outputs % (2 * TILE) == 0
-
-
-def _with_eps(norm: Norm) -> torch.Tensor:  # [in + 1], or [1] where nothing is normalised
-    return torch.cat([norm.weight.flatten(), torch.tensor([norm.eps])])

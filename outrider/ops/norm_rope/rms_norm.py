@@ -83,7 +83,7 @@ class CompiledNorm:
 
         self.weight = weight
         self.eps = eps
-        self._with_eps = torch.cat([weight.flatten(), torch.tensor([eps])])
+        self._with_eps = with_eps(weight, eps)
         self._function = int(norm_rows.address)
         self._run_alone, self._run_team = run_alone, run_team
 
@@ -98,6 +98,11 @@ class CompiledNorm:
         run = self._run_alone if size < _SMALL else self._run_team
         operands = x.data_ptr(), self._with_eps.data_ptr(), out.data_ptr()
         run(self._function, (size // dim, dim, self.weight.numel() // dim, *operands))
+
+
+def with_eps(weight: torch.Tensor, eps: float) -> torch.Tensor:  # [..., dim] -> [n + 1]
+    """A norm as compiled functions read it; [1] where nothing is normalised."""
+    return torch.cat([weight.flatten(), torch.tensor([eps])])
 
 
 def make_norm(weight: torch.Tensor, eps: float) -> Norm:  # weight [..., dim]

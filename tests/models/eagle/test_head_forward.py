@@ -1,21 +1,15 @@
 """Heads against a recomputation without cache and pages; target states from transformers."""
 
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import pytest
 import torch
 from support.head_oracle import Oracle
 from support.heads import Variant, head_tensors, write_head
-from support.steps import NO_FLAGS, SmallDevice, batch_of, small_device
+from support.paged_model import paged
 from support.tiny import VOCAB
 
-from outrider.kv.kv_pool import KVLayout, KVPool
-from outrider.ops.tree.chain import single_node
-from outrider.step.fill_plan import fill, resolve_lengths
-
-CPU = torch.device("cpu")
-PAGE_SIZE = 4
 TOLERANCE = 1e-4  # largest difference of any element, in float32
 LENGTH = 13
 
@@ -41,36 +35,6 @@ VARIANTS = {
 }
 
 
-@dataclass
-class Paged:
-    """A model's own tables, pool and planner."""
-
-    device: SmallDevice
-    pool: KVPool
-
-    def run(self, function, chunks):
-        """`function(plan, pool, attention)` of {row: (start, tokens)}, split by row."""
-        device = self.device
-        plan = device.planner.plan(batch_of({}, chunks, nodes=1), sampling_flags=NO_FLAGS)
-        resolve_lengths(plan, device.table)
-        tree = single_node(device.table.last_tokens[plan.decode.rows])
-        fill(plan, tree, table=device.table, attention=device.attention, page_size=PAGE_SIZE)
-        out = function(plan, self.pool, device.attention)
-        return dict(zip(chunks, out.split([len(t) for _, t in chunks.values()]), strict=True))
-
-
-def paged(*, num_layers, attention):
-    layout = KVLayout(
-        layers=num_layers,
-        vectors=attention.vectors,
-        width=attention.width,
-        page_size=PAGE_SIZE,
-        dtype=torch.float32,
-    )
-    device = small_device(random.Random(0), page_size=PAGE_SIZE, nodes=1)
-    return Paged(device, KVPool(layout, num_pages=device.num_pages, device=CPU))
-
-
 def prompt(length, seed):
     return random.Random(seed).choices(range(VOCAB), k=length)
 
@@ -79,16 +43,20 @@ def close(ours, expected):
     return (ours - expected).abs().max() <= TOLERANCE
 
 
-def true_states(decoder, head, rows):
-    """The head's projection of aux_hidden_states at the first positions, by row."""
+def true_aux(decoder, head, rows):
+    """The aux_hidden_states of the target at the first positions, by row."""
     config = decoder.config
-    aux_hidden_states = paged(num_layers=config.num_layers, attention=config.attention).run(
+    return paged(num_layers=config.num_layers, attention=config.attention).run(
         lambda plan, kv, attention: (
             decoder.forward(plan, kv, attention, head.facts.aux_layers).aux_hidden_states
         ),
         {row: (0, tokens[:LENGTH]) for row, tokens in rows.items()},
     )
-    return {row: head.project(each) for row, each in aux_hidden_states.items()}
+
+
+def true_states(decoder, head, rows):
+    """The head's projection of aux_hidden_states at the first positions, by row."""
+    return {row: head.project(each) for row, each in true_aux(decoder, head, rows).items()}
 
 
 def drafted_states(head, rows, before):
@@ -114,18 +82,18 @@ def test_the_catch_up_of_a_head_writes_the_kv_that_its_forward_writes(variant, t
     rows = {row: prompt(LENGTH + 2, seed=row) for row in (1, 2)}
     written = []
     with torch.inference_mode():
-        before = true_states(decoder, head, rows)
-        state = torch.cat([before[row] for row in rows])
-        for run in (head.forward, head.catch_up):
+        aux = torch.cat(list(true_aux(decoder, head, rows).values()))
+        before = head.project(aux)
+        for run, given in ((head.forward, before.clone()), (head.catch_up, aux)):
             pool = paged(num_layers=1, attention=head.facts.attention)
             after = pool.run(
-                lambda plan, kv, attention, run=run: run(plan, state.clone(), kv, attention),
+                lambda plan, kv, attention, run=run, given=given: run(plan, given, kv, attention),
                 {row: (0, tokens[1 : LENGTH + 1]) for row, tokens in rows.items()},
             )
             written.append(pool.pool.storage)
     assert written[0].abs().sum() > 0
     assert close(written[1], written[0])
-    assert all(torch.equal(after[row], before[row]) for row in rows)
+    assert torch.equal(torch.cat([after[row] for row in rows]), before)
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)

@@ -1,0 +1,88 @@
+"""A catch-up whose parts are all compiled functions of a CPU runs as one parallel region.
+
+The region calls the functions of the parts, as `compiled_layers` does.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch.autograd import profiler
+
+from outrider.models.eagle.aux_projection import AuxProjection
+from outrider.models.layers.attention_layer import Projection
+from outrider.models.layers.normed_linear import BlockProjection
+from outrider.ops.compiled.why_not_compiled import why_not_compiled
+from outrider.ops.linear.block_linear import BlockLinear
+from outrider.ops.linear.normed_blocks import BlockHeads
+from outrider.ops.norm_rope.rms_norm import CompiledNorm, Norm, NormLater
+from outrider.ops.norm_rope.rotary import Rotation
+from outrider.ops.tree.plan_rows import Queries
+
+
+class CompiledCatchUp:
+    """Projects aux hidden states, and writes the keys and values of decided tokens."""
+
+    def __init__(
+        self,
+        project: BlockLinear,
+        kv: BlockHeads,
+        *,
+        embedding: torch.Tensor,  # [vocab, width]
+        aux_norm: Norm,
+        embedding_norm: Norm,
+        hidden_norm: Norm,
+    ) -> None:
+        from outrider.ops.linear.block_catch_up import BlockCatchUp, CatchUpParts
+
+        self._run = BlockCatchUp(
+            CatchUpParts(
+                aux_norm=aux_norm,
+                project=project,
+                embedding=embedding.contiguous(),
+                embedding_norm=embedding_norm,
+                hidden_norm=hidden_norm,
+                kv=kv,
+            )
+        )
+
+    def __call__(
+        self,
+        aux_hidden_states: torch.Tensor,  # [num_query, aux]
+        queries: Queries,
+        rotation: Rotation,
+        layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
+    ) -> torch.Tensor:  # [num_query, width]
+        """The projected hidden states."""
+        given = aux_hidden_states, queries.tokens, rotation, layer, queries.slots
+        if profiler._is_profiler_enabled:  # it sees operations of torch; a name costs 6 us
+            with profiler.record_function("compiled catch-up"):
+                return self._run(*given)
+        return self._run(*given)
+
+
+def compile_catch_up(
+    project: Callable[[torch.Tensor], torch.Tensor],
+    kv: Projection,  # of keys and values alone
+    *,
+    embedding: torch.Tensor,  # [vocab, width]
+    embedding_norm: Norm,
+    hidden_norm: Norm,
+) -> CompiledCatchUp | None:
+    """The parts as one region; None where a part is no compiled function."""
+    if not isinstance(project, AuxProjection) or not isinstance(kv, BlockProjection):
+        return None
+    aux_norm, linear = project.norm, project.linear
+    if not isinstance(linear, BlockLinear) or not isinstance(aux_norm, CompiledNorm | NormLater):
+        return None
+    if not isinstance(embedding_norm, CompiledNorm) or not isinstance(hidden_norm, CompiledNorm):
+        return None
+    if why_not_compiled("outrider.ops.compiled.catch_up_region"):
+        return None
+    return CompiledCatchUp(
+        linear,
+        kv.heads,
+        embedding=embedding,
+        aux_norm=aux_norm,
+        embedding_norm=embedding_norm,
+        hidden_norm=hidden_norm,
+    )

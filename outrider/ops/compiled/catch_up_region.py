@@ -1,0 +1,63 @@
+"""The catch-up of an EAGLE-3 head as one parallel region: a compiled function for every thread.
+
+It calls the functions that the parts run alone, with a barrier between. So its bits are theirs.
+The array of integers that it gets:
+
+    0 weights [2, NUM_WEIGHT]: projection of aux hidden states; keys and values
+    1 rows, 2 aux hidden states, 3 norms of a row of them, 4 channels of each, 5 their weights with
+    eps behind, 6 aux hidden states as the projection reads them: 2 where there are no norms
+    7 tokens, 8 embedding, 9 its rows, 10 channels of a hidden state, 11 norm of embeddings,
+    12 norm of hidden states, 13 hidden states, 14 both side by side, 15 channels of keys and values
+    16 vectors of a slot, 17 channels of a head, 18 cosines, 19 sines, 20 pool, 21 slots
+    22 scratch, 23 written: whether a token has no row of the embedding
+"""
+
+import numpy as np
+from numba import carray
+
+from outrider.ops.compiled.address import pointer_to
+from outrider.ops.compiled.block_product import NUM_WEIGHT, multiply, rotate_and_store
+from outrider.ops.compiled.coded_rows import norm_row
+from outrider.ops.compiled.kernel_cache import callback, compiled
+from outrider.ops.compiled.norm_rows import norm_vectors
+from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
+
+NUM_GIVEN = 24
+IS_OUTSIDE = 23
+
+
+@compiled()
+def _join(given: np.ndarray) -> None:
+    """Embeddings left of hidden states, each normalised."""
+    rows, vocab, width = given[1], given[9], given[10]
+    tokens = carray(pointer_to(given[7]), (rows,), np.int64)
+    embedding = carray(pointer_to(given[8]), (vocab, width), np.float32)
+    left = carray(pointer_to(given[11]), (width + 1,), np.float32)  # eps is behind the weight
+    right = carray(pointer_to(given[12]), (width + 1,), np.float32)
+    states = carray(pointer_to(given[13]), (rows, width), np.float32)
+    joined = carray(pointer_to(given[14]), (rows, 2 * width), np.float32)
+    for row in range(thread_index(), rows, num_threads()):
+        token = tokens[row]
+        if token < 0 or token >= vocab:
+            given[IS_OUTSIDE] = 1
+            token = 0
+        norm_row(embedding[token], left[:width], left[width], joined[row, :width])
+        norm_row(states[row], right[:width], right[width], joined[row, width:])
+
+
+@callback("void(voidptr)")
+def catch_up_rows(pointer: int) -> None:
+    given = carray(pointer, (NUM_GIVEN,), np.int64)
+    weights, rows, scratch, channels = given[0], given[1], given[22], given[15]
+    num_norms = given[3]
+    if num_norms:
+        norm_vectors(rows * num_norms, given[4], num_norms, given[2], given[5], given[6])
+        wait_for_team()
+    multiply(weights, rows, given[6], scratch, given[13], 0)
+    wait_for_team()
+    _join(given)
+    wait_for_team()
+    multiply(weights + 8 * NUM_WEIGHT, rows, given[14], scratch, channels, 0)
+    wait_for_team()
+    vectors, dim, cos, sin, pool, slots = given[16:22]
+    rotate_and_store(rows, channels, 0, vectors, dim, cos, sin, pool, slots)
