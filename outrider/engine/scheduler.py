@@ -316,6 +316,7 @@ class Scheduler:
             tokens=tuple(request.tokens[start:stop]),
             follower=request.tokens[stop] if stop < len(request.tokens) else -1,
             embeds=spans_within(request.submission.embeds, start, stop),
+            images=spans_within(request.submission.images, start, stop),
         )
         decision.chunk(placement, chunk)
         placement.bound = stop
