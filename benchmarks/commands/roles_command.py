@@ -7,6 +7,7 @@ import typer
 from outrider.hub.aliases import DEFAULT_ALIAS
 
 if TYPE_CHECKING:
+    from benchmarks.roles.servers import Pair
     from benchmarks.roles.time_streams import StreamLoad
 
 _WORDS = ("quiet p50", "p99", "busy p50", "p99", "longest", "first token")
@@ -23,36 +24,39 @@ def roles(
     ] = 0,
     arrivals: Annotated[int, typer.Option(min=1, help="Long prompts beside the answers.")] = 8,
     arrival_length: Annotated[int, typer.Option(help="Tokens of a long prompt.")] = 8192,
+    rows: Annotated[int, typer.Option(help="Most answers at a time on a server.")] = 64,
     share: Annotated[float, typer.Option(help="Of a GPU's memory, for each server.")] = 0.4,
 ) -> None:
     """Time prompts that one server computes and another decodes."""
+    from benchmarks.roles.servers import one_server, two_servers
     from benchmarks.roles.time_streams import StreamLoad
+
+    limits = ("--max-num-seqs", str(rows), "--gpu-memory-utilization", str(share))
+    flags = ("--device", device, "--draft", draft, *limits)
+    load = StreamLoad(streams=streams, arrivals=arrivals, length=arrival_length)
+    with two_servers(model, backend, flags) as pair:
+        _print_transfers(pair, [int(each) for each in lengths.split(",")])
+        if streams:
+            _print_streams("roles apart", pair, load)
+    if streams:
+        with one_server(model, flags) as pair:
+            _print_streams("one server", pair, load)
+
+
+def _print_transfers(pair: "Pair", lengths: list[int]) -> None:
     from benchmarks.roles.time_transfers import time_transfers
 
-    flags = ("--device", device, "--draft", draft, "--gpu-memory-utilization", str(share))
-    if lengths:
-        print(
-            f"{'tokens':>8} {'MB':>8} {'prefill':>10} {'then first token':>17} {'alone':>10}   ms"
-        )
-        for each in time_transfers(model, backend, [int(n) for n in lengths.split(",")], flags):
-            times = (each.prefill_s, each.first_token_s, each.alone_s)
-            prefill, first, alone = (f"{1e3 * seconds:.1f}" for seconds in times)
-            sizes = f"{each.num_tokens:>8} {each.num_bytes / 1e6:>8.1f}"
-            print(f"{sizes} {prefill:>10} {first:>17} {alone:>10}", flush=True)
-    if streams:
-        load = StreamLoad(streams=streams, arrivals=arrivals, length=arrival_length)
-        _print_streams(model, backend, load, flags)
+    print(f"{'tokens':>8} {'MB':>8} {'prefill':>10} {'then first token':>17} {'alone':>10}   ms")
+    for each in time_transfers(pair, lengths):
+        times = (each.prefill_s, each.first_token_s, each.alone_s)
+        prefill, first, alone = (f"{1e3 * seconds:.1f}" for seconds in times)
+        sizes = f"{each.num_tokens:>8} {each.num_bytes / 1e6:>8.1f}"
+        print(f"{sizes} {prefill:>10} {first:>17} {alone:>10}", flush=True)
 
 
-def _print_streams(model: str, backend: str, load: "StreamLoad", flags: tuple[str, ...]) -> None:
-    from benchmarks.roles.servers import one_server, two_servers
+def _print_streams(name: str, pair: "Pair", load: "StreamLoad") -> None:
     from benchmarks.roles.time_streams import describe_report, time_streams
 
     print(f"{load.streams} answers at a time, {load.arrivals} prompts of {load.length} tokens")
     print(f"{'':<14}" + "".join(f"{word:>12}" for word in _WORDS) + "   ms")
-    for name, servers in (
-        ("one server", one_server(model, flags)),
-        ("roles apart", two_servers(model, backend, flags)),
-    ):
-        with servers as pair:
-            print(*describe_report(name, time_streams(pair, load)), sep="\n", flush=True)
+    print(describe_report(name, time_streams(pair, load)), flush=True)

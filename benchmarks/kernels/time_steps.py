@@ -215,7 +215,7 @@ def catching_up(tree: Budget, rows: int) -> dict[str, tuple[int, Call]]:
 
     def gather() -> object:
         return gather_accepted(
-            outcome, decode, chunk, new_lengths=lengths, new_tokens=nothing, lead=0
+            outcome, decode, chunk, new_lengths=lengths, new_tokens=nothing, lead=0, lookahead=1
         )
 
     def store() -> None:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -78,7 +78,7 @@ def time_streams(pair: Pair, load: StreamLoad) -> StreamReport:
     )
 
 
-def describe_report(name: str, report: StreamReport) -> Iterator[str]:
+def describe_report(name: str, report: StreamReport) -> str:
     """A line of the table: medians, and the slowest hundredth."""
     cells = (
         _quantile(report.quiet_gaps, 0.5),
@@ -88,7 +88,7 @@ def describe_report(name: str, report: StreamReport) -> Iterator[str]:
         max(report.busy_gaps, default=0.0),
         _quantile(report.first_tokens, 0.5),
     )
-    yield f"{name:<14}" + "".join(f"{1e3 * seconds:>12.1f}" for seconds in cells)
+    return f"{name:<14}" + "".join(f"{1e3 * seconds:>12.1f}" for seconds in cells)
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

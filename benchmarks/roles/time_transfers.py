@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.roles.servers import Pair, ask_first_token, post, two_servers
+from benchmarks.roles.servers import Pair, ask_first_token, post
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,26 +20,21 @@ class TransferTime:
     num_bytes: int
 
 
-def time_transfers(
-    model: str, backend: str, lengths: Sequence[int], flags: Sequence[str]
-) -> Iterator[TransferTime]:
-    """Times with two servers of this machine."""
-    with two_servers(model, backend, flags) as pair:
-        info = json.loads(urllib.request.urlopen(pair.decode + "/server_info").read())
-        token_bytes = info["ranks"][0]["kv_bytes"] / info["max_total_num_tokens"]
-        _time_prompt(pair, 64)  # connections and kernels
-        for length in lengths:
-            times = [_time_prompt(pair, length) for _ in range(3)]
-            prefill_s, first_token_s, alone_s = (
-                sorted(each)[1] for each in zip(*times, strict=True)
-            )
-            yield TransferTime(
-                num_tokens=length,
-                prefill_s=prefill_s,
-                first_token_s=first_token_s,
-                alone_s=alone_s,
-                num_bytes=int(length * token_bytes),
-            )
+def time_transfers(pair: Pair, lengths: Sequence[int]) -> Iterator[TransferTime]:
+    """Medians of three prompts of each length."""
+    info = json.loads(urllib.request.urlopen(pair.decode + "/server_info").read())
+    token_bytes = info["ranks"][0]["kv_bytes"] / info["max_total_num_tokens"]
+    _time_prompt(pair, 64)  # connections and kernels
+    for length in lengths:
+        times = [_time_prompt(pair, length) for _ in range(3)]
+        prefill_s, first_token_s, alone_s = (sorted(each)[1] for each in zip(*times, strict=True))
+        yield TransferTime(
+            num_tokens=length,
+            prefill_s=prefill_s,
+            first_token_s=first_token_s,
+            alone_s=alone_s,
+            num_bytes=int(length * token_bytes),
+        )
 
 
 def random_prompt(length: int) -> list[int]:

@@ -106,17 +106,22 @@ def fit_modules(config: DraftConfig, *, num_modules: int) -> DraftConfig:
     return config
 
 
-def fit_block(config: DraftConfig, *, num_drafts: int) -> DraftConfig:
-    """The sizes for a head that drafts a block: all of it, unless sizes are given."""
+def fit_block(
+    config: DraftConfig,
+    *,
+    usual: int,  # drafts of a block
+    most: int,
+) -> DraftConfig:
+    """The sizes for a model that drafts a block: the usual one, unless sizes are given."""
     if config.steps == AUTO and config.nodes == AUTO:
         topk = 1 if config.topk == AUTO else config.topk
-        return replace(config, steps=max(1, min(num_drafts, 1 + MAX_SCRATCH // max(topk, 1))))
+        return replace(config, steps=max(1, min(usual, 1 + MAX_SCRATCH // max(topk, 1))))
     steps = config.steps if isinstance(config.steps, int) else _complete(config).steps
     if config.steps == AUTO:
-        return replace(config, steps=min(steps, num_drafts))
-    if steps > num_drafts:
+        return replace(config, steps=min(steps, most))
+    if steps > most:
         raise ConfigError(
-            f"the head drafts {num_drafts} tokens in a block, and {steps} steps are requested; "
+            f"the head drafts {most} tokens in a block, and {steps} steps are requested; "
             "lower --steps"
         )
     return config

@@ -216,8 +216,8 @@ class Scheduler:
         most = self._facts.max_chunks
         ahead = [each.goal - each.bound for each in self._prefilling[:most]]
         num = min(len(self._waiting), len(self._free_rows), most - len(ahead))
-        if num and not self._is_stuck:
-            ahead += [len(self._waiting.head().tokens)] * num
+        if num and not self._is_stuck and (head := self._waiting.head()) is not None:
+            ahead += [len(head.tokens)] * num
         return max(0, min(sum(ahead), self._chunk_budget(num_rows)))
 
     def _chunk_budget(self, num_rows: int) -> int:
@@ -244,26 +244,19 @@ class Scheduler:
 
         One whose adapter finds no slot lets requests without an adapter pass, and no others.
         """
-        passed: list[Request] = []
-        while len(self._waiting):
-            head = self._waiting.head()
+        has_slot = True
+        while (head := self._waiting.head(has_slot=has_slot)) is not None:
             if self._free_rows and not self._pending.grammars.is_ready(head):
-                self._waiting.pop()
-                continue
-            adapter = head.submission.adapter
-            if adapter.is_wanted and (passed or not self._adapters.has_room(adapter)):
-                passed.append(self._waiting.pop())
-                continue
-            if self._free_rows and not self._has_adapter(head):
-                self._waiting.pop()
-                continue
-            if not (self._free_rows and self._place(head, decision)):
+                self._waiting.pop(head)
+            elif not self._adapters.has_room(head.submission.adapter):
+                has_slot = False
+            elif self._free_rows and not self._has_adapter(head):
+                self._waiting.pop(head)
+            elif not (self._free_rows and self._place(head, decision)):
                 worst = self._last_in_rank() if self._running else head
                 if worst.submission.priority <= head.submission.priority:
                     break
                 self._preempt(worst, decision)
-        for request in passed:
-            self._waiting.push(request)
 
     def _has_adapter(self, head: Request) -> bool:
         """Whether the adapter of a request can be loaded. If not, the request fails alone."""
@@ -285,7 +278,7 @@ class Scheduler:
                 self.cache.close(lease, ())
             return False
         self.cache.extend(lease, goal + self._reach)
-        self._waiting.pop()
+        self._waiting.pop(head)
         head.phase, head.arrived = Phase.PREFILLING, None
         head.note_admission(lease.cached)
         room = len(lease.pages) * self._limits.page_size
@@ -322,6 +315,7 @@ class Scheduler:
             tokens=tuple(request.tokens[start:stop]),
             follower=request.tokens[stop] if stop < len(request.tokens) else -1,
             embeds=spans_within(request.submission.embeds, start, stop),
+            images=spans_within(request.submission.images, start, stop),
         )
         decision.chunk(placement, chunk)
         placement.bound = stop

@@ -66,7 +66,7 @@ class StepDecision:
             row=placement.row,
             sampling=sampling,
             prompt=submission.prompt if needs_text else (),
-            embedded=tuple([(span.first, span.stop) for span in submission.embeds]),
+            embedded=tuple([(span.first, span.stop) for span in submission.spans]),
             output=tuple(request.tokens[num_prompt:]) if needs_output else (),
             arrived=arrived,
             owner=owner,

@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from outrider.config.engine_config import LoraConfig
 from outrider.config.lora_checks import check_lora
 from outrider.errors import ConfigError
+from outrider.frontend.images.image_limits import parse_limits
 from outrider.frontend.open_model import ModelChoice
 from outrider.frontend.tokenizer.open_tokenizer import TokenizerChoice
 from outrider.hub.generation_config import AUTO
@@ -32,6 +33,8 @@ class OtherArguments(TypedDict, total=False):
     speculative_draft_attention_backend: str
     check_draft: bool  # at load, report a drafter that is useless with this model
     pooler_config: Mapping[str, Any] | None  # how `embed` makes embeddings, in vLLM's words
+    limit_mm_per_prompt: Mapping[str, int] | None  # {"image": 2}: the most images of a prompt
+    allowed_local_media_path: str  # folder whose files `file:` addresses of images may name
     # names of flags
     max_context: int | None
     context_length: int | None
@@ -100,4 +103,8 @@ def choose_model(model: str, arguments: Mapping[str, Any]) -> ModelChoice:
         ),
         generation_config=arguments.get("generation_config") or AUTO,
         pooler=arguments.get("pooler_config") or {},
+        image_limits=parse_limits(
+            arguments.get("limit_mm_per_prompt"),
+            str(arguments.get("allowed_local_media_path") or ""),
+        ),
     )

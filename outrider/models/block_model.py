@@ -1,11 +1,11 @@
-"""The interface of block-parallel draft models: one forward pass drafts several tokens of a row.
+"""The base of block-parallel draft models: one forward pass drafts several tokens of a row.
 
-The query tokens of a block are the last token and masks. They attend to the context, which are keys
-and values computed from the target's aux hidden states alone, and to each other.
+The query tokens of a block are the last token and masks. They attend to the draft KV of the tokens
+before, the context, and to each other.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -19,65 +19,77 @@ from outrider.step.plan import StepPlan
 class DraftBlock:
     """The query tokens of a round: slot 0 is the last token, the others are masks."""
 
-    size: int  # slots
+    size: int  # slots at most
     first: int  # slot of the first draft: 1 if a slot predicts its own token, 0 if the next one
     is_causal: bool  # a slot reads no later slots
+    mask_token: int  # the query token of a mask; 0 where no token is embedded for it
+    lookahead: int = 0  # a row reads the token so far after its position, and so does slot 0
+    reads_state: bool = False  # slot 0 reads the target's projected state before the last token
 
     @property
     def num_drafts(self) -> int:
-        """How deep a block drafts."""
+        """How deep a block drafts at most."""
         return self.size - self.first
 
+    def slots(self, steps: int) -> int:
+        """Slots that a round of so many steps runs. Later ones change nothing in a causal block."""
+        return min(self.size, self.first + steps) if self.is_causal else self.size
 
-class BlockModel(Protocol):
+
+class BlockModel(ABC):
     """Writes the context of decided tokens, and drafts whole blocks."""
 
-    @property
-    def facts(self) -> ModelFacts: ...
+    # Whether logits depend on the token before, besides the slot.
+    is_conditional: bool = False
+    # Whether the catch-up runs attention: the KV of a layer depends on the layers before it.
+    catch_up_attends: bool = False
 
-    @property
-    def block(self) -> DraftBlock: ...
+    def __init__(
+        self,
+        facts: ModelFacts,
+        block: DraftBlock,
+        target_ids: torch.Tensor,  # [draft_vocab] int64: of the tokens that it can propose
+    ) -> None:
+        self.facts = facts
+        self.block = block
+        self.target_ids = target_ids
 
-    @property
-    def target_ids(self) -> torch.Tensor:
-        """[draft_vocab] int64: the target's id of each token that the model can propose."""
-        ...
-
-    @property
-    def is_conditional(self) -> bool:
-        """Whether logits depend on the token before, besides the slot."""
-        ...
-
+    @abstractmethod
     def catch_up(
         self,
         plan: StepPlan,
         aux_hidden_states: torch.Tensor,  # [num_query, aux] of the target
         kv: KVPool,
         attention: AttentionBackend,
-    ) -> None:
-        """Write the draft KV of the query tokens of a plan; their tokens do not matter."""
-        ...
+    ) -> torch.Tensor:  # [num_query, width] with which a block can begin, if it reads a state
+        """Write the draft KV of the query tokens of a plan."""
 
+    @abstractmethod
     def forward_block(
         self,
-        plan: StepPlan,  # of blocks
-        anchors: torch.Tensor,  # [rows] the last token of each row
+        plan: StepPlan,  # of blocks: its nodes are the slots
+        states: torch.Tensor,  # [rows, width] of slot 0; [rows, 0] if it reads none
         kv: KVPool,
         attention: AttentionBackend,
-    ) -> torch.Tensor:  # [rows, size, width]
+    ) -> torch.Tensor:  # [rows, slots, width]
         """The hidden states of all slots. The KV that it writes lasts one round."""
-        ...
 
-    def logits(self, states: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
+    @abstractmethod
+    def logits(
+        self,
+        states: torch.Tensor,  # [rows, slots, width]
+        first: int,  # slot of the first of these states
+    ) -> torch.Tensor:  # [rows, slots, draft_vocab]
         """Logits by slot alone."""
-        ...
 
     def bias(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """What the token before adds to the logits: [n, width], [n] -> [n, draft_vocab]."""
-        ...
+        del states, tokens
+        raise AssertionError("asked of a model that is not conditional")
 
     def confidence(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor | None:
         """[n] log-probability that the best token of a slot is accepted after the token before, or
         None where the model does not estimate it.
         """
-        ...
+        del states, tokens
+        return None

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outrider.config.engine_config import Arithmetic
+from outrider.models.block_model import BlockModel
 from outrider.models.decoder import Decoder
-from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_loader import load_head
 from outrider.models.eagle.inspect_head import HeadReport, inspect_head
@@ -32,7 +32,7 @@ class DecoderFolder:
 
     def load_head(
         self, head: Path, target: AnyTarget, *, dtype: WeightType, arithmetic: Arithmetic
-    ) -> AnyDraftModel | DFlashHead:
+    ) -> AnyDraftModel | BlockModel:
         assert isinstance(target, Decoder), "the decoder of this folder"
         return load_head(
             head,

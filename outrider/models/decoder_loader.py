@@ -102,7 +102,7 @@ def load_decoder(
     config = read_config(folder)
     with Checkpoint(folder, config.family.nesting, quantization) as checkpoint:
         check_tensors(checkpoint, config)
-        if checkpoint.is_partial:
+        if checkpoint.is_partial and not config.family.reads_images:
             _log.info("the vision part is not loaded: text only")
         builder = _Builder(
             config,

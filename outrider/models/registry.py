@@ -128,6 +128,7 @@ class Family:
     experts: ExpertFamily | DenseFamily = DenseFamily()
     modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
     nesting: Nesting = FLAT  # prefixes of fields and tensors
+    reads_images: bool = False  # the folder's vision tower is loaded, too
     has_output_layer: bool = True  # False: the embedding is used for logits, too
 
 
@@ -242,6 +243,16 @@ _WITH_PICTURES = Nesting(
     stored="model.language_model.",
     others=("model.visual.",),
 )
+_IDEFICS3 = Family(
+    name="idefics3",
+    reads_images=True,
+    nesting=Nesting(
+        fields="text_config",
+        ours="model.",
+        stored="model.text_model.",
+        others=("model.vision_model.", "model.connector."),
+    ),
+)
 _OUT_OF_PICTURES = replace(_WITH_PICTURES, fields="", others=(), is_optional=True)
 
 FAMILIES = {
@@ -259,6 +270,7 @@ FAMILIES = {
     "Gemma2ForCausalLM": _GEMMA2,
     "Gemma3ForCausalLM": _GEMMA3,
     "GraniteForCausalLM": Family(name="granite", multipliers="granite"),
+    "Idefics3ForConditionalGeneration": _IDEFICS3,
     "LlamaForCausalLM": Family(name="llama"),
     "MinistralForCausalLM": Family(name="ministral", windows=_MISTRAL_WINDOWS),
     "MistralForCausalLM": Family(name="mistral", windows=_MISTRAL_WINDOWS),
@@ -282,6 +294,7 @@ FAMILIES = {
     "Qwen3_5ForConditionalGeneration": replace(_QWEN3_5, nesting=_WITH_PICTURES),
     "Qwen3_5MoeForCausalLM": replace(_QWEN3_5_MOE, nesting=_OUT_OF_PICTURES),
     "Qwen3_5MoeForConditionalGeneration": replace(_QWEN3_5_MOE, nesting=_WITH_PICTURES),
+    "SmolVLMForConditionalGeneration": replace(_IDEFICS3, name="smolvlm"),
     "SmolLM3ForCausalLM": Family(
         name="smollm3",
         is_usually_tied=True,

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Protocol
 
 from outrider.config.engine_config import Arithmetic
+from outrider.models.block_model import BlockModel
 from outrider.models.decoder_folder import DecoderFolder
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_folder import V4Folder
-from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.inspect_head import HeadReport
 from outrider.models.mtp.inspect_modules import ModuleReport
@@ -28,7 +28,7 @@ class TargetFolder(Protocol):
 
     def load_head(
         self, head: Path, target: AnyTarget, *, dtype: WeightType, arithmetic: Arithmetic
-    ) -> AnyDraftModel | DFlashHead:
+    ) -> AnyDraftModel | BlockModel:
         """A draft head for this target."""
         ...
 

@@ -5,20 +5,22 @@ import os
 import socket
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
 from outrider.config.engine_config import Auto
-from outrider.config.settings import ExecutionSettings, HostSettings, Settings
+from outrider.config.settings import HostSettings, Settings
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
 from outrider.models.target import AnyTarget
+from outrider.models.vision.vision_tower import NO_TOWER, VisionTower
 from outrider.ops.tree.verify import verify
 from outrider.runtime.check_backend import check_backend
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
+from outrider.runtime.draft_rungs import draft_facts, rungs_of
 from outrider.runtime.explain_memory import explain_memory
+from outrider.runtime.image_encoder import ImageEncoder
 from outrider.runtime.kv_capacity import FixedPages, count_pages, free_bytes
 from outrider.runtime.program import MAX_SCORED, DeviceState, StepProgram, Verifier
 from outrider.runtime.runner import Runner
@@ -30,7 +32,7 @@ from outrider.runtime.target_cache import (
     narrow_layout,
     open_cache,
 )
-from outrider.runtime.warmup import Rungs, list_shapes, take_memory, warm_up
+from outrider.runtime.warmup import list_shapes, take_memory, warm_up
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.agreed_drafter import AgreedDrafter
 from outrider.spec.guarded_drafter import GuardedDrafter
@@ -47,13 +49,6 @@ from outrider.step.shape import ChunkShape, StepShape
 from outrider.structured.follower_grammars import FollowerGrammars
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.structured.row_grammars import RowGrammars, StepGrammars
-from outrider.wire.draft_budget import (
-    FEWEST_SHARING,
-    PLAIN_RUNG,
-    Rung,
-    ladder_of,
-    whole_rung,
-)
 from outrider.wire.runner_facts import (
     DraftFacts,
     MemoryFacts,
@@ -88,7 +83,8 @@ def assemble_runner(
     draft: DraftKind,
     kv_tokens: int | Auto | FixedPages,
     buckets: Buckets,
-    weight_bytes: int = 0,  # that the two models hold
+    tower: VisionTower = NO_TOWER,
+    weight_bytes: int = 0,  # that all models hold
     grammars: Grammars = NO_GRAMMARS,
     verifier: Verifier = verify,
     executor: Executor | None = None,
@@ -101,11 +97,14 @@ def assemble_runner(
     settings = adapt_settings(layout, settings)
     stream = open_device_stream(torch.device(settings.device))
     with stream.active():  # the first step runs on this stream, after all that is made here
+        if settings.device != "cpu":  # only the memory of a GPU is counted
+            tower.dummy_run()
         return _assemble(
             _Loaded(
                 model=model,
                 layout=layout,
                 draft=draft,
+                tower=tower,
                 weight_bytes=weight_bytes,
                 grammars=grammars,
                 verifier=verifier,
@@ -127,6 +126,7 @@ class _Loaded:
     model: AnyTarget
     layout: AnyLayout
     draft: DraftKind
+    tower: VisionTower
     weight_bytes: int
     grammars: Grammars
     verifier: Verifier
@@ -164,7 +164,7 @@ def _assemble(
         ranks=loaded.ranks,
     )
     with _enough_memory(settings.host):
-        planner = _planner(program, attention, room, buckets, loaded.model.embedding)
+        planner = _planner(program, attention, room, buckets, loaded)
     # Captured graphs hold addresses: no graph may be captured before the pages are final.
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
@@ -174,10 +174,10 @@ def _assemble(
     )
     runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
-        shapes = list_shapes(largest, buckets, _rungs_of(draft, buckets, settings.execution))
+        shapes = list_shapes(largest, buckets, rungs_of(draft, buckets, settings.execution))
         _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
     memory = _memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages)
-    return runner, _facts(loaded, settings, memory, _draft_facts(draft, buckets))
+    return runner, _facts(loaded, settings, memory, draft_facts(draft, buckets))
 
 
 def _facts(
@@ -220,24 +220,6 @@ def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: 
         ranks=(own,),
         kv_dtype=activations if settings.kv_dtype == "auto" else settings.kv_dtype,
     )
-
-
-def _draft_facts(draft: DraftKind, buckets: Buckets) -> DraftFacts:
-    """Rows can share drafts only in steps that can be ragged."""
-    return replace(draft.facts, is_ranked=draft.facts.is_ranked and buckets.is_ragged)
-
-
-def _rungs_of(draft: DraftKind, buckets: Buckets, execution: ExecutionSettings) -> Rungs:
-    """How much steps will draft; a prefill server has no decode rows."""
-    return partial(_rungs, _draft_facts(draft, buckets)) if execution.can_decode else lambda _: ()
-
-
-def _rungs(draft: DraftFacts, num_rows: int) -> tuple[Rung, ...]:
-    """How much steps with so many rows will draft."""
-    if draft.is_adaptive:
-        is_shared = draft.is_ranked and num_rows >= FEWEST_SHARING
-        return ladder_of(draft.budget, is_shared=is_shared)
-    return whole_rung(draft.budget), PLAIN_RUNG
 
 
 def _enough_memory(host: HostSettings) -> AbstractContextManager[None]:
@@ -345,9 +327,10 @@ def _planner(
     attention: AttentionPlanner,
     room: DraftRoom,
     buckets: Buckets,
-    embedding: torch.Tensor,  # [vocab, hidden]
+    loaded: _Loaded,
 ) -> Planner:
-    arena = Arena(room.sampling.seed.device)
+    arena, most_tokens = Arena(room.sampling.seed.device), room.largest.chunk.tokens
+    images = ImageEncoder(loaded.tower, most_tokens=most_tokens)
     return Planner(
         arena=arena,
         attention=attention,
@@ -355,7 +338,9 @@ def _planner(
         table=program.state.rows,
         buckets=buckets,
         largest=room.largest,
-        embeds=EmbedsBuffer(arena, embedding, most_tokens=room.largest.chunk.tokens),
+        embeds=EmbedsBuffer(
+            arena, loaded.model.embedding, most_tokens=most_tokens, encode_image=images.vectors
+        ),
     )
 
 

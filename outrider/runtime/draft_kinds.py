@@ -146,12 +146,12 @@ class BlockDraft:
         return DraftFacts(
             budget=self.budget,
             lead=0,
-            lookahead=0,
+            lookahead=self.model.block.lookahead,
             needs_text=False,
             is_paced=False,
             is_adaptive=self.is_adaptive,
             is_ranked=True,
-            block=self.model.block.size,
+            block=self.model.block.slots(self.budget.steps),
         )
 
     @property

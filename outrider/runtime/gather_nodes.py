@@ -25,6 +25,10 @@ class RemoteRank:
         self._link = link
         self._node = node
 
+    @property
+    def is_stopped(self) -> bool:
+        return False  # only its own machine knows
+
     def kill(self) -> None:
         """Its machine kills it when the connection between the machines ends."""
         self._node.shut()

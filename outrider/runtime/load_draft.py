@@ -18,9 +18,9 @@ from outrider.config.draft_config import (
 from outrider.config.engine_config import Arithmetic, Dtype
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
+from outrider.models.block_depth import block_depth
+from outrider.models.block_model import BlockModel
 from outrider.models.config_fields import read_fields
-from outrider.models.dflash.dflash_dialects import count_drafts, is_dflash_config
-from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.inspect_head import is_head
 from outrider.models.mtp.module_chain import ModuleChain
@@ -53,10 +53,8 @@ def fit_draft(config: DraftConfig, folder: Path) -> DraftConfig:
         return fit_modules(config, num_modules=read_folder(folder).count_modules())
     if config.drafter in (NONE, *TEXT_DRAFTERS):
         return config
-    fields = read_fields(Path(config.drafter))
-    return (
-        fit_block(config, num_drafts=count_drafts(fields)) if is_dflash_config(fields) else config
-    )
+    depth = block_depth(read_fields(Path(config.drafter)))
+    return config if depth is None else fit_block(config, usual=depth.usual, most=depth.most)
 
 
 def load_draft(
@@ -91,7 +89,7 @@ def load_draft(
         ranks=ranks,
     )
     check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
-    if isinstance(model, DFlashHead):
+    if isinstance(model, BlockModel):
         kind: DraftKind = BlockDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
     else:
         kind = ModelDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
@@ -129,7 +127,7 @@ def _load_model(
     dtype: Dtype,
     arithmetic: Arithmetic,
     ranks: RankGroup,
-) -> AnyDraftModel | DFlashHead:
+) -> AnyDraftModel | BlockModel:
     """A head or a whole model, by the files of the folder."""
     if is_head(folder):
         found = read_folder(target_folder)

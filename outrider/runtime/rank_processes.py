@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from outrider.config.early_ranks import WaitingRank
+from outrider.config.process_state import is_stopped
 from outrider.errors import CapacityError, ConfigError
 from outrider.runtime.rank_messages import FromRank, RankFailed, RankJob, RankReady, RunStep
 from outrider.wire.runner_facts import RankFacts
@@ -23,6 +24,11 @@ from outrider.wire.step_result import StepResult
 _LOADING_S = 300.0
 _EXPLAIN_S = 1.0  # after a failed collective, for the message that tells the reason
 _LOOK_S = 0.2  # between two looks at a group that says nothing
+# This process may be stopped itself. It must not blame the ranks for that time.
+_LONGEST_LOOK_S = 5 * _LOOK_S
+# A silent rank may hold its interpreter in one long call. One that a signal has stopped computes
+# nothing, and the others wait for it.
+_STOPPED_S = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +41,11 @@ class RankLink(Protocol):
 
     @property
     def connection(self) -> "Connection[Any, Any]": ...
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it. False if that cannot be known from here."""
+        ...
 
     def kill(self) -> None:
         """End it. Any thread may call this."""
@@ -63,6 +74,10 @@ class RankProcess:
         fd = os.dup(started.connection.fileno())
         self.connection: Connection[RunStep, FromRank] = Connection(fd)
 
+    @property
+    def is_stopped(self) -> bool:
+        return is_stopped(self._started.process.pid)
+
     def kill(self) -> None:
         self._started.process.kill()
 
@@ -78,9 +93,22 @@ class RankPeer:
         self.link = link
         self.rank = link.rank
         self.connection = link.connection
-        self.last_sign_s = time.monotonic()
+        self.silent_s = 0.0
         self.is_loading = True
         self.results: queue.SimpleQueue[StepResult] = queue.SimpleQueue()
+
+    def note_silence(self, seconds: float) -> None:
+        """Nothing was heard for so long, as far as this process could listen."""
+        self.silent_s += min(seconds, _LONGEST_LOOK_S)
+
+    def why_lost(self, timeout_s: float) -> str:
+        """Why it counts as lost; empty while it does not."""
+        if self.silent_s > _STOPPED_S and self.link.is_stopped:
+            return f"rank {self.rank} is stopped, for {_STOPPED_S:g} s"
+        limit_s = max(timeout_s, _LOADING_S) if self.is_loading else timeout_s
+        if self.silent_s > limit_s:
+            return f"rank {self.rank} gave no sign of life for {limit_s:g} s"
+        return ""
 
 
 class RankProcesses:
@@ -142,9 +170,8 @@ class RankProcesses:
             except queue.Empty:
                 if self._loss:
                     raise ConfigError(self._loss) from None
-        now_s = time.monotonic()
         for peer in self._peers:
-            peer.last_sign_s, peer.is_loading = now_s, False
+            peer.silent_s, peer.is_loading = 0.0, False
         return tuple(sorted(ready, key=lambda each: each.rank))
 
     def explain(self, error: Exception) -> str:
@@ -160,14 +187,15 @@ class RankProcesses:
     def watch_once(self, wait_s: float) -> bool:
         """Read what the ranks tell; returns whether all of them live."""
         by_connection = {peer.connection: peer for peer in self._peers}
-        for ready in wait(list(by_connection), timeout=wait_s):
+        before_s = time.monotonic()
+        readable = wait(list(by_connection), timeout=wait_s)
+        for peer in self._peers:
+            peer.note_silence(time.monotonic() - before_s)
+        for ready in readable:
             assert isinstance(ready, Connection), "only connections were passed"
             self._read(by_connection[ready])
-        now_s = time.monotonic()
-        for peer in self._peers:
-            limit_s = max(self._timeout_s, _LOADING_S) if peer.is_loading else self._timeout_s
-            if now_s - peer.last_sign_s > limit_s:
-                self._lose(f"rank {peer.rank} gave no sign of life for {limit_s:g} s")
+        for reason in filter(None, (peer.why_lost(self._timeout_s) for peer in self._peers)):
+            self._lose(reason)
         return not self._loss and not self._is_closing.is_set()
 
     def _read(self, peer: RankPeer) -> None:
@@ -176,7 +204,7 @@ class RankProcesses:
         except (EOFError, OSError):
             self._lose(f"rank {peer.rank} has ended; its own messages are above")
             return
-        peer.last_sign_s = time.monotonic()
+        peer.silent_s = 0.0
         if isinstance(message, StepResult):
             peer.results.put(message)
         elif isinstance(message, RankReady):

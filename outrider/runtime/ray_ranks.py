@@ -55,6 +55,10 @@ class RayRank:
         self._link = link
         self._placement = placement
 
+    @property
+    def is_stopped(self) -> bool:
+        return False  # only its own machine knows
+
     def kill(self) -> None:
         self._link.shut()
         self._placement.kill(self.rank)

@@ -8,10 +8,15 @@ import torch
 from outrider.kv.kv_pool import KVPool
 from outrider.models.block_model import BlockModel
 from outrider.ops.sampling.top_tokens import TopTokens
+from outrider.ops.tree.accepted_states import accepted_states
 from outrider.ops.tree.block_slots import block_slots
 from outrider.ops.tree.candidates import Frontier
 from outrider.ops.tree.chain import chain, single_node
-from outrider.ops.tree.draft_hidden_states import gather_accepted, root_frontier
+from outrider.ops.tree.draft_hidden_states import (
+    gather_accepted,
+    root_frontier,
+    store_hidden_states,
+)
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.sampling.draft_topk import likely_samples, likely_tokens
@@ -32,7 +37,8 @@ _MOST_AT_ONCE = 256  # rows of logits
 
 
 class BlockDrafter(BaseDrafter):
-    """Owns the draft model's KV: the context of every decided token.
+    """Owns the draft model's KV: the context of every decided token. If its blocks begin with a
+    state of the target, it also owns that state of every row.
 
     The KV of a block depends on masks. It lies after the context, and the catch-up overwrites it.
     """
@@ -52,12 +58,17 @@ class BlockDrafter(BaseDrafter):
         self._kv = kv
         self._attention = attention
         self._sampling = sampling
-        device = sampling.seed.device
-        self._planner = BlockPlanner(attention, largest, slots=model.block.size, device=device)
+        rows, device = sampling.seed.shape[0], sampling.seed.device
+        width = model.facts.width if model.block.reads_state else 0
+        self._hidden_states = torch.zeros(rows, width, dtype=kv.layout.dtype, device=device)
+        self._planner = BlockPlanner(attention, largest, block=model.block, device=device)
         self._chooser = TreeChooser(device)
 
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> BlockPlans:
         return self._planner.bind(shape, decode, chunk)
+
+    def forget(self) -> None:
+        self._hidden_states.zero_()  # padding reads row 0, which only padding overwrites
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """Run the block of every row, then grow its tree slot by slot."""
@@ -65,8 +76,7 @@ class BlockDrafter(BaseDrafter):
         root = table.last_tokens.index_select(0, decode.rows)
         if tree.nodes == 1 or not tree.steps:
             return single_node(root)
-        states = self._run_block(_plans_of(plan).block, root, table)
-        states = states[:, block.first : block.first + tree.steps]
+        states = self._run_block(plan, root, table)[:, block.first : block.first + tree.steps]
         tips, slots = root_frontier(decode, root), DraftSlots(tree=tree)
         candidates = room_for(tree, root)
         for depth, logits in enumerate(self._logits(states), start=1):
@@ -79,9 +89,9 @@ class BlockDrafter(BaseDrafter):
         )
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
-        """Write the context of what the target decided, from its aux hidden states."""
+        """Write the context of what the target decided."""
         self._chooser.learn(plan, outcome.verify_result)
-        catch_up = _plans_of(plan).catch_up
+        catch_up, page_size = _plans_of(plan).catch_up, self._kv.layout.page_size
         accepted = gather_accepted(
             outcome,
             plan.decode,
@@ -89,34 +99,70 @@ class BlockDrafter(BaseDrafter):
             new_lengths=catch_up.decode.lengths,
             new_tokens=catch_up.chunk.tokens,
             lead=self._facts.lead,
+            lookahead=self._facts.lookahead,
         )
-        tokens = chain(outcome.verify_result.emitted)
-        place_queries(catch_up, tokens, table=table, page_size=self._kv.layout.page_size)
-        self._model.catch_up(catch_up, accepted, self._kv, self._attention)
+        tokens = chain(self._tokens_read(plan, outcome))
+        if self._model.catch_up_attends:
+            attention = self._attention
+            fill(catch_up, tokens, table=table, attention=attention, page_size=page_size)
+        else:
+            place_queries(catch_up, tokens, table=table, page_size=page_size)
+        states = self._model.catch_up(catch_up, accepted, self._kv, self._attention)
+        if self._model.block.reads_state:
+            self._store(plan, outcome, states)
+
+    def _tokens_read(self, plan: StepPlan, outcome: StepOutcome) -> torch.Tensor:
+        """The tokens that the catch-up runs in decode rows: [rows, most_emitted]."""
+        result = outcome.verify_result
+        if self._facts.lookahead or not self._model.catch_up_attends:  # the next ones, or none
+            return result.emitted
+        own = accepted_states(plan.queries.tokens, outcome.node_queries, result.path)
+        return own.view_as(result.path)
+
+    def _store(self, plan: StepPlan, outcome: StepOutcome, states: torch.Tensor) -> None:
+        """Store the state before the last token of each row; states are [num_query, width]."""
+        catch_up = _plans_of(plan).catch_up
+        store_hidden_states(
+            states,
+            self._hidden_states,
+            num_accepted=outcome.verify_result.num_accepted,
+            decode_rows=plan.decode.rows,
+            most_emitted=plan.shape.tree.most_emitted,
+            chunk_ends=catch_up.sampled.index[catch_up.shape.num_decode_query :],
+            chunk_rows=plan.chunk.rows,
+        )
 
     def _run_block(
         self, plan: StepPlan, anchors: torch.Tensor, table: RowTable
     ) -> torch.Tensor:  # [rows, slots, width]
-        block = self._model.block
+        block, run = self._model.block, _plans_of(plan).block
+        if block.lookahead:  # padding has no tokens
+            starts = run.decode.lengths
+            torch.sub(plan.decode.lengths, block.lookahead, out=starts).clamp_min_(0)
+        size, mask = run.shape.nodes, block.mask_token
         fill(
-            plan,
-            block_slots(anchors, block.size, is_causal=block.is_causal),
+            run,
+            block_slots(anchors, size, mask_token=mask, is_causal=block.is_causal),
             table=table,
             attention=self._attention,
             page_size=self._kv.layout.page_size,
         )
-        return self._model.forward_block(plan, anchors, self._kv, self._attention)
+        rows, states = plan.decode.rows, self._hidden_states
+        states = (
+            states.index_select(0, rows) if block.reads_state else states.new_empty(len(rows), 0)
+        )
+        return self._model.forward_block(run, states, self._kv, self._attention)
 
     def _logits(
         self, states: torch.Tensor
     ) -> Iterator[torch.Tensor]:  # [rows, steps, width] -> [rows, draft_vocab] of each step
         """Logits of all slots at once, so that lm_head is read once, unless they take much room."""
-        rows, steps, _ = states.shape
-        if rows * steps > _MOST_AT_ONCE:
-            yield from (self._model.logits(states[:, step]) for step in range(steps))
-        else:
-            logits = self._model.logits(states.flatten(0, 1))
-            yield from logits.view(rows, steps, -1).unbind(1)
+        model, first, (rows, steps, _) = self._model, self._model.block.first, states.shape
+        if rows * steps <= _MOST_AT_ONCE:
+            yield from model.logits(states, first).unbind(1)
+            return
+        for step in range(steps):
+            yield model.logits(states[:, step : step + 1], first + step).squeeze(1)
 
     def _top_tokens(
         self,

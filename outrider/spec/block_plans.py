@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from outrider.models.block_model import DraftBlock
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.spec.draft_plans import NO_CHUNKS, no_chunks, tree_of_width
 from outrider.step.arena import Arena
@@ -26,12 +27,19 @@ class BlockPlanner:
     """Owns the memory of both plans. They share it, since they run one after another."""
 
     def __init__(
-        self, attention: AttentionPlanner, largest: StepShape, *, slots: int, device: torch.device
+        self,
+        attention: AttentionPlanner,
+        largest: StepShape,
+        *,
+        block: DraftBlock,
+        device: torch.device,
     ) -> None:
-        self._slots = slots
+        self._block = block
         self._arena = Arena(device)
-        tree = replace(largest.tree, nodes=max(largest.tree.nodes, slots))
+        most = max(largest.tree.nodes, block.slots(largest.tree.steps))
+        tree = replace(largest.tree, nodes=most)
         self._binder = Binder(self._arena, attention, replace(largest, tree=tree))
+        self._arena.reserve("block.lengths", largest.rows, torch.int64)
         self._arena.reserve("catch_up.lengths", largest.rows, torch.int64)
         self._arena.reserve("catch_up.tokens", largest.chunk.tokens, torch.int64)
 
@@ -39,13 +47,15 @@ class BlockPlanner:
         """The plans that go with a step of this shape."""
         shape = replace(shape, ragged=0)  # all rows of a draft plan have as many nodes
         # The slots of a block read each other, so they are never a chain.
-        slots = Budget(steps=1, topk=self._slots, nodes=self._slots)
-        block = replace(shape, tree=slots, chunk=NO_CHUNKS)
+        slots = max(self._block.slots(shape.tree.steps), 1)
+        block = replace(shape, tree=Budget(steps=1, topk=slots, nodes=slots), chunk=NO_CHUNKS)
+        starts = self._arena.view("block.lengths", shape.rows)
+        block_rows = replace(decode, lengths=starts) if self._block.lookahead else decode
         catch_up = replace(shape, tree=tree_of_width(shape.tree.most_emitted))
         tokens = self._arena.view("catch_up.tokens", shape.chunk.tokens)
         lengths = self._arena.view("catch_up.lengths", shape.rows)
         return BlockPlans(
-            block=self._binder.make(block, decode, no_chunks(chunk), NoDraftBinder()),
+            block=self._binder.make(block, block_rows, no_chunks(chunk), NoDraftBinder()),
             catch_up=self._binder.make(
                 catch_up,
                 replace(decode, lengths=lengths),

@@ -123,6 +123,7 @@ class ModelDrafter(BaseDrafter):
             new_lengths=catch_up.decode.lengths,
             new_tokens=catch_up.chunk.tokens,
             lead=self._facts.lead,
+            lookahead=self._facts.lookahead,
         )
         after = self._catch_up(catch_up, chain(outcome.verify_result.emitted), accepted, table)
         ends = catch_up.sampled.index[catch_up.shape.num_decode_query :]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from outrider.wire.adapter import AdapterLoad
 from outrider.wire.draft_budget import Budget
 from outrider.wire.embedded_span import EmbeddedSpan
+from outrider.wire.image_span import ImageSpan
 from outrider.wire.row_sampling import RowSampling
 
 NO_OWNER = 0  # of a row that drafts from its own text alone
@@ -58,6 +59,12 @@ class ScheduledChunk:
     tokens: tuple[int, ...]
     follower: int  # the next token of the prompt, or -1 at its end, where the row emits a token
     embeds: tuple[EmbeddedSpan, ...] = ()  # in place of tokens; their positions are in the chunk
+    images: tuple[ImageSpan, ...] = ()  # likewise
+
+    @property
+    def spans(self) -> tuple[EmbeddedSpan | ImageSpan, ...]:
+        """All that stands in place of tokens."""
+        return (*self.embeds, *self.images)
 
     @property
     def is_last(self) -> bool:

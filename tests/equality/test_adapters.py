@@ -10,6 +10,7 @@ from support.lora import ALL, greedy_tokens, save_adapter
 from support.matrix import TREES
 
 from outrider import LLM, LoRARequest, SamplingParams
+from outrider.engine.waiting_queue import WaitingQueue
 from outrider.hub.adapter_folder import find_adapter
 from outrider.models.adapters.adapter_bank import AdapterBank, BankSizes
 from outrider.models.adapters.peft_config import PeftConfig
@@ -100,6 +101,22 @@ def test_requests_without_an_adapter_pass_one_that_waits_for_a_slot(adapted, ada
     own.step()
     assert own.stats.queue.waiting == 1
     assert own.stats.queue.running == 3
+
+
+def test_requests_that_wait_for_a_slot_stay_in_their_queue(adapted, adapters, monkeypatch):
+    own, pushed, push = engine(adapted), [], WaitingQueue.push
+    for i, name in enumerate(["first", "second", *["third"] * 40]):
+        own.add(request(name, adapters, key=str(i)))
+    own.step()
+
+    def noted(queue, request):
+        pushed.append(request)
+        push(queue, request)
+
+    monkeypatch.setattr(WaitingQueue, "push", noted)
+    own.step()
+    assert own.stats.queue.waiting == 40
+    assert not pushed
 
 
 def test_an_adapter_that_vanishes_while_it_waits_ends_its_own_request_only(

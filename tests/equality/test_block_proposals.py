@@ -7,14 +7,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.block_heads import BlockOracle, BlockVariant, write_block_head
+from support.block_heads import BlockVariant
+from support.block_models import DFlashCase, PardCase, PEagleCase
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.forced_rounds import ForcedRounds, SomeStepsDraft
+from support.heads import Variant
 from support.tiny import VOCAB
 
 from outrider.engine.adaptive_drafting import WholeBudget
 from outrider.models.eagle.eagle_layer import HeadLayer
-from outrider.models.eagle.head_loader import load_head
+from outrider.models.eagle.peagle import PEagleHead
+from outrider.models.pard_draft import PardDraft
 from outrider.ops.tree import draft_hidden_states
 from outrider.runtime.draft_kinds import BlockDraft
 from outrider.spec import block_drafter
@@ -22,11 +25,17 @@ from outrider.spec.block_drafter import BlockDrafter
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling
 
+MARKOV = BlockVariant(is_next=True, markov_rank=6, has_confidence=True, reads_token=True)
+GATED = BlockVariant(size=4, is_next=True, markov_rank=5, is_gated=True, num_layers=1)
+TRAINED = Variant(own_embedding=True, norm_before_residual=True, fc_norm=True, head_norm=True)
 VARIANTS = {
-    "dflash": BlockVariant(),
-    "causal": BlockVariant(is_causal=True, has_mask_vector=True),
-    "dspark": BlockVariant(is_next=True, markov_rank=6, has_confidence=True, reads_token=True),
-    "gated": BlockVariant(size=4, is_next=True, markov_rank=5, is_gated=True, num_layers=1),
+    "dflash": DFlashCase(),
+    "causal": DFlashCase(variant=BlockVariant(is_causal=True, has_mask_vector=True)),
+    "dspark": DFlashCase(variant=MARKOV),
+    "gated": DFlashCase(variant=GATED),
+    "peagle": PEagleCase(variant=TRAINED, num_layers=3),
+    "peagle1": PEagleCase(num_layers=1),
+    "pard": PardCase(),
 }
 PROMPT = [(11 * i + 5) % VOCAB for i in range(21)]
 GREEDY = RowSampling(seed=0, temperature=0.0)
@@ -57,19 +66,6 @@ class Spy(ForcedRounds):
         monkeypatch.setattr(BlockDrafter, "_run_block", noted_block)
 
 
-def load(models, folder, variant):
-    """The head, and the reference that has its weights."""
-    weights = write_block_head(folder, models.target.config, variant)
-    head = load_head(
-        folder,
-        target=models.target,
-        target_folder=models.folder,
-        dtype="float32",
-        device=torch.device("cpu"),
-    )
-    return head, BlockOracle(models.theirs, variant, weights)
-
-
 def mistakes(
     models,
     monkeypatch,
@@ -84,9 +80,8 @@ def mistakes(
     prompt=PROMPT,
 ):
     """Rounds with other states than the reference's, another chain or another first node."""
-    variant = VARIANTS[name]
-    head, oracle = load(models, folder, variant)
-    steps = variant.num_drafts
+    head, oracle = VARIANTS[name].load(models, folder)
+    steps = VARIANTS[name].num_drafts
     budget = Budget(steps=steps, topk=topk, nodes=1 + steps if topk == CHAIN else 10)
     engine = engine_of(models.target, shape, BlockDraft(model=head, budget=budget))
     if is_hit:
@@ -156,11 +151,8 @@ def test_proposals_after_steps_without_drafts_follow_from_the_text_alone(
 def context_one_position_late(monkeypatch):
     original = draft_hidden_states.gather_accepted_reference
 
-    def late(outcome, decode, chunk, *, new_lengths, new_tokens, lead):
-        del lead
-        return original(
-            outcome, decode, chunk, new_lengths=new_lengths, new_tokens=new_tokens, lead=1
-        )
+    def late(outcome, decode, chunk, **written):
+        return original(outcome, decode, chunk, **(written | {"lead": 1}))
 
     monkeypatch.setattr(draft_hidden_states, "gather_accepted_reference", late)
 
@@ -186,7 +178,9 @@ def let_slots_read_no_later_slots(monkeypatch):
     monkeypatch.setattr(
         block_drafter,
         "block_slots",
-        lambda anchors, size, *, is_causal: original(anchors, size, is_causal=not is_causal),
+        lambda anchors, size, *, mask_token, is_causal: original(
+            anchors, size, mask_token=mask_token, is_causal=not is_causal
+        ),
     )
 
 
@@ -202,22 +196,96 @@ def take_the_accepted_states_in_the_order_of_the_tree(monkeypatch):
     monkeypatch.setattr(draft_hidden_states, "_along_path", first_nodes)
 
 
+def begin_at_the_last_token(monkeypatch):
+    """A head reads the token after its position, so its block begins one position earlier."""
+    monkeypatch.setattr(block_drafter.torch, "sub", lambda a, b, out: out.copy_(a))
+
+
+def keep_the_state_of_the_first_node(monkeypatch):
+    original = BlockDrafter._store
+
+    def stale(self, plan, outcome, states):
+        result = outcome.verify_result
+        result = replace(result, num_accepted=result.num_accepted * 0)
+        original(self, plan, replace(outcome, verify_result=result), states)
+
+    monkeypatch.setattr(BlockDrafter, "_store", stale)
+
+
+def give_masks_the_state_of_the_last_token(monkeypatch):
+    original = PEagleHead.forward_block
+
+    def shared(head, plan, states, kv, attention):
+        head._mask_state = states[:1]
+        return original(head, plan, states, kv, attention)
+
+    monkeypatch.setattr(PEagleHead, "forward_block", shared)
+
+
+def catch_up_with_the_first_layer_alone(monkeypatch):
+    """Later layers keep the KV of masks."""
+
+    def first_only(head, plan, aux_hidden_states, kv, attention):
+        states = head._parts.project(aux_hidden_states)
+        head._parts.layer.write_kv(plan, head._parts.join(plan, states)[0], kv, attention)
+        return states
+
+    monkeypatch.setattr(PEagleHead, "catch_up", first_only)
+
+
+def read_the_next_tokens(monkeypatch):
+    """A whole model reads the token at a position, not the one after it."""
+    monkeypatch.setattr(
+        BlockDrafter, "_tokens_read", lambda drafter, plan, outcome: outcome.verify_result.emitted
+    )
+
+
+def keep_the_kv_of_slots(monkeypatch):
+    """The catch-up runs while there are prompts alone."""
+    original = PardDraft.catch_up
+
+    def chunks_only(model, plan, aux_hidden_states, kv, attention):
+        if plan.shape.chunk.rows:
+            original(model, plan, aux_hidden_states, kv, attention)
+        return aux_hidden_states
+
+    monkeypatch.setattr(PardDraft, "catch_up", chunks_only)
+
+
+def read_masks_as_token_0(monkeypatch):
+    original = block_drafter.block_slots
+    monkeypatch.setattr(
+        block_drafter,
+        "block_slots",
+        lambda anchors, size, *, mask_token, is_causal: original(
+            anchors, size, mask_token=0 * mask_token, is_causal=is_causal
+        ),
+    )
+
+
 @pytest.mark.parametrize(
-    "mutate",
+    ("name", "mutate"),
     [
-        context_one_position_late,
-        read_slot_k_as_slot_k_plus_1,
-        keep_the_kv_of_masks,
-        let_slots_read_no_later_slots,
-        take_the_accepted_states_in_the_order_of_the_tree,
+        ("dflash", context_one_position_late),
+        ("dflash", read_slot_k_as_slot_k_plus_1),
+        ("dflash", keep_the_kv_of_masks),
+        ("dflash", let_slots_read_no_later_slots),
+        ("dflash", take_the_accepted_states_in_the_order_of_the_tree),
+        ("peagle", context_one_position_late),
+        ("peagle", begin_at_the_last_token),
+        ("peagle", keep_the_state_of_the_first_node),
+        ("peagle", give_masks_the_state_of_the_last_token),
+        ("peagle", catch_up_with_the_first_layer_alone),
+        ("pard", context_one_position_late),
+        ("pard", read_the_next_tokens),
+        ("pard", keep_the_kv_of_slots),
+        ("pard", read_masks_as_token_0),
     ],
-    ids=lambda mutate: mutate.__name__,
 )
-def test_proposals_betray(models, monkeypatch, tmp_path, mutate):
+def test_proposals_betray(models, monkeypatch, tmp_path, name, mutate):
     mutate(monkeypatch)
     shape = Shape(page_size=4, step_tokens=7, max_rows=1)
     found = [
-        mistakes(models, monkeypatch, tmp_path, "dflash", shape, topk=topk)
-        for topk in (CHAIN, TREE)
+        mistakes(models, monkeypatch, tmp_path, name, shape, topk=topk) for topk in (CHAIN, TREE)
     ]
     assert any(found)

@@ -17,7 +17,9 @@ def test_every_row_gets_the_product_of_its_own_adapter(shape, dtype):
     right = lora_oracle(out, x, rows, stack)
     add_lora_(out, x, rows, stack)
     eps = torch.finfo(dtype).eps
-    torch.testing.assert_close(out.double(), right, rtol=2 * eps, atol=8 * eps)
+    # The kernel sums up to 512 products one after another, whose rounding errors add up at random.
+    sums = 512**0.5 * torch.finfo(torch.float32).eps
+    torch.testing.assert_close(out.double(), right, rtol=2 * eps, atol=8 * eps + sums)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

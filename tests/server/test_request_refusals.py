@@ -124,17 +124,22 @@ def test_json_that_is_sent_as_something_else_is_refused_with_the_header_it_needs
 
 
 @pytest.mark.parametrize(
-    ("path", "headers"),
+    ("path", "short", "headers"),
     [
-        ("/v1/chat/completions", {}),  # as LiteLLM sends some bodies
-        ("/api/chat", {}),
-        ("/api/chat", {"Content-Type": "application/x-www-form-urlencoded"}),  # ollama's manual
+        ("/v1/chat/completions", {"max_tokens": 2}, {}),  # as LiteLLM sends some bodies
+        ("/api/chat", {"options": {"num_predict": 2}}, {}),
+        (
+            "/api/chat",
+            {"options": {"num_predict": 2}},
+            {"Content-Type": "application/x-www-form-urlencoded"},  # ollama's manual
+        ),
     ],
 )
 def test_a_body_without_the_type_of_json_is_taken_unless_a_page_of_another_site_sent_it(
-    server, path, headers
+    server, path, short, headers
 ):
-    body = json.dumps({"model": "tiny", "messages": CHAT["messages"], "stream": False}).encode()
+    asked = {"model": "tiny", "messages": CHAT["messages"], "stream": False, **short}
+    body = json.dumps(asked).encode()
     here = {"Origin": server.url}
 
     def status(**more):

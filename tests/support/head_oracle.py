@@ -37,12 +37,12 @@ class Oracle:
         if variant.algorithm == "eagle" or not variant.uses_aux:
             return aux_hidden_states
         if variant.norm_before_fc:
-            aux_hidden_states = self._rms(aux_hidden_states, "input_norm")
+            aux_hidden_states = self.rms(aux_hidden_states, "input_norm")
         if variant.fc_norm:
             width = weights["fc_norm.0.weight"].shape[0]
             parts = aux_hidden_states.split(width, -1)
             aux_hidden_states = torch.cat(
-                [self._rms(part, f"fc_norm.{i}") for i, part in enumerate(parts)], -1
+                [self.rms(part, f"fc_norm.{i}") for i, part in enumerate(parts)], -1
             )
         return aux_hidden_states @ weights["fc.weight"].T
 
@@ -55,18 +55,26 @@ class Oracle:
             x = torch.cat([embedded, states], -1) @ weights["fc.weight"].T
             x = residual = x + weights.get("fc.bias", 0.0)
         else:
-            normed = self._rms(states, LAYER + "hidden_norm")
-            x = torch.cat([self._rms(embedded, LAYER + "input_layernorm"), normed], -1)
+            normed = self.rms(states, LAYER + "hidden_norm")
+            x = torch.cat([self.rms(embedded, LAYER + "input_layernorm"), normed], -1)
             residual = normed if variant.norm_before_residual else states
-        y = residual + self._attend(x)
-        z = self._rms(y, LAYER + "post_attention_layernorm")
-        gate, up = self._linear(z, "mlp.gate_proj"), self._linear(z, "mlp.up_proj")
-        y = y + self._linear(F.silu(gate) * up, "mlp.down_proj")
-        return self._rms(y, "norm") if variant.norm_output else y
+        y = self._run_layer(LAYER, x, residual)
+        return self.rms(y, "norm") if variant.norm_output else y
+
+    def run_plain(self, index, stream):
+        """The stream after a plain decoder layer."""
+        prefix = f"layers.{index}."
+        return self._run_layer(prefix, self.rms(stream, prefix + "input_layernorm"), stream)
+
+    def _run_layer(self, prefix, x, residual):
+        y = residual + self._attend(prefix, x)
+        z = self.rms(y, prefix + "post_attention_layernorm")
+        gate, up = (self._linear(z, f"{prefix}mlp.{name}_proj") for name in ("gate", "up"))
+        return y + self._linear(F.silu(gate) * up, prefix + "mlp.down_proj")
 
     def logits(self, states):
         if self._variant.algorithm == "eagle3" and not self._variant.norm_output:
-            states = self._rms(states, "norm")
+            states = self.rms(states, "norm")
         head = self._weights.get("lm_head.weight", self._model.lm_head.weight)
         return states @ head.T
 
@@ -80,22 +88,22 @@ class Oracle:
             read, states = [*read, drafts[-1]], torch.cat([states, last])
         return drafts
 
-    def _attend(self, x):
+    def _attend(self, prefix, x):
         length, head_dim = x.shape[0], self._variant.head_dim
         query, key, value = (
-            self._linear(x, f"self_attn.{name}").view(length, -1, head_dim).transpose(0, 1)
+            self._linear(x, f"{prefix}self_attn.{name}").view(length, -1, head_dim).transpose(0, 1)
             for name in ("q_proj", "k_proj", "v_proj")
         )
         if self._variant.head_norm:
-            query = self._rms(query, LAYER + "self_attn.q_norm")
-            key = self._rms(key, LAYER + "self_attn.k_norm")
+            query = self.rms(query, prefix + "self_attn.q_norm")
+            key = self.rms(key, prefix + "self_attn.k_norm")
         query, key = self._rotate(query), self._rotate(key)
         repeats = query.shape[0] // key.shape[0]
         key, value = key.repeat_interleave(repeats, 0), value.repeat_interleave(repeats, 0)
         scores = query @ key.transpose(1, 2) * head_dim**-0.5
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
         out = scores.masked_fill(future, float("-inf")).softmax(-1) @ value
-        return self._linear(out.transpose(0, 1).reshape(length, -1), "self_attn.o_proj")
+        return self._linear(out.transpose(0, 1).reshape(length, -1), prefix + "self_attn.o_proj")
 
     def _rotate(self, x):  # [heads, length, head_dim]
         half = x.shape[-1] // 2
@@ -106,7 +114,7 @@ class Oracle:
 
     def _linear(self, x, name):
         weights = self._weights
-        return x @ weights[f"{LAYER}{name}.weight"].T + weights.get(f"{LAYER}{name}.bias", 0.0)
+        return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", 0.0)
 
-    def _rms(self, x, name):
+    def rms(self, x, name):
         return x * (x.pow(2).mean(-1, keepdim=True) + EPS).rsqrt() * self._weights[f"{name}.weight"]

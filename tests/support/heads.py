@@ -68,10 +68,10 @@ def write_head(
     variant = Variant(algorithm=algorithm, **flags).complete(target)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
-        _spelled(name, dialect, algorithm): tensor
+        spelled(name, dialect, algorithm): tensor
         for name, tensor in head_tensors(target, variant, seed=seed).items()
     }
-    fields = _FIELDS[dialect](variant, target)
+    fields = FIELDS[dialect](variant, target)
     (folder / "config.json").write_text(json.dumps(fields))
     if dialect == "safeailab":
         torch.save(tensors, folder / "pytorch_model.bin")
@@ -146,7 +146,7 @@ def _heads(target: ModelConfig) -> tuple[int, int]:
     return (4, 2) if isinstance(attention, LatentConfig) else (attention.heads, attention.kv_heads)
 
 
-def _spelled(name: str, dialect: str, algorithm: str) -> str:
+def spelled(name: str, dialect: str, algorithm: str) -> str:
     if algorithm == "eagle3" and dialect in ("safeailab", "sglang"):
         name = name.replace(LAYER, "midlayer.")
     if dialect == "sglang" and name.startswith("fc_norm."):
@@ -246,7 +246,7 @@ def _speculators(variant: Variant, target: ModelConfig) -> dict[str, Any]:
     }
 
 
-_FIELDS = {
+FIELDS = {
     "safeailab": _safeailab,
     "sglang": _sglang,
     "vllm": _vllm,

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from outrider.engine.engine import Engine
+from outrider.models.block_model import BlockModel
 from outrider.models.decoder import Decoder
-from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.standalone_draft import StandaloneDraft
@@ -77,7 +77,7 @@ MAX_TOKENS = 9
 # A twin is kept completely, a stranger almost never, a relative now and then.
 TARGETS = ["llama", "deepseek-v3"]  # keys and values, latents
 DRAFTERS = ["none", "twin", "relative", "stranger", "merged"]
-DRAFTERS += ["eagle", "eagle3", "dflash", "dspark", "mtp"]
+DRAFTERS += ["eagle", "eagle3", "dflash", "dspark", "peagle", "pard", "mtp"]
 CHAINS_ONLY = ["modules"]  # one module per depth
 TREES = {
     "one-step": Budget(steps=1, topk=1, nodes=2),
@@ -96,7 +96,7 @@ class Models:
     relative: Decoder
     stranger: Decoder
     folder: Path  # of the target
-    heads: dict[str, AnyDraftModel | DFlashHead]  # random ones, which are kept almost never
+    heads: dict[str, AnyDraftModel | BlockModel]  # random ones, which are kept almost never
     modules: ModuleChain  # likewise, one per depth
 
     def draft(self, name: str, budget: Budget) -> DraftKind:
@@ -107,7 +107,7 @@ class Models:
             return ModulesDraft(modules=self.modules, budget=budget)
         if name in self.heads:
             head = self.heads[name]
-            if isinstance(head, DFlashHead):
+            if isinstance(head, BlockModel):
                 return BlockDraft(model=head, budget=budget)
             return ModelDraft(model=head, budget=budget)
         if name == "merged":  # with texts: of the prompts, and of answers where there is a hit

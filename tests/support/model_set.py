@@ -6,10 +6,12 @@ import torch
 
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.eagle.head_loader import load_head
+from outrider.models.pard_draft import PardDraft
 from support.block_heads import BLOCKS, write_block_head
-from support.heads import write_head
+from support.heads import Variant, write_head
 from support.matrix import Models
 from support.modules import TABLES, with_modules
+from support.peagle_heads import write_peagle
 from support.tiny import save_tiny
 
 
@@ -31,6 +33,7 @@ def make_models(root: Path, device: str, family: str = "llama") -> Models:
         write_head(root / name, target.config, algorithm=name)
     for name, variant in BLOCKS.items():
         write_block_head(root / name, target.config, variant)
+    write_peagle(root / "peagle", target.config, Variant(own_embedding=True))
     heads = {
         name: load_head(
             root / name,
@@ -39,8 +42,10 @@ def make_models(root: Path, device: str, family: str = "llama") -> Models:
             dtype="float32",
             device=place,
         )
-        for name in ("eagle", "eagle3", *BLOCKS)
+        for name in ("eagle", "eagle3", "peagle", *BLOCKS)
     }
+    vocab = target.config.vocab_size
+    heads["pard"] = PardDraft(relative, mask_token=3, target_vocab=vocab)
     own = with_modules(root / "modules", TABLES["deepseek"], num=3, body=family, device=device)
     heads["mtp"] = own.load(most=1)
     return Models(theirs, target, relative, stranger, root / "target", heads, own.load())

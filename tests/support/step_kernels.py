@@ -351,6 +351,7 @@ def check_states(seed: int, device: str, *, is_ragged: bool = False) -> None:
     """The hidden states that a drafter copies between rows, and where its catch-up starts."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     nodes, lead, width = rng.choice([1, 2, 5, 16]), rng.choice([0, 1]), rng.choice([1, 24, 2100])
+    lookahead = 0 if lead else seed % 2
     small, plan = random_step(rng, nodes=nodes, is_ragged=is_ragged)
     nodes = plan.shape.nodes
     tree = some_tree(rng, plan.shape.rows, nodes)
@@ -367,12 +368,14 @@ def check_states(seed: int, device: str, *, is_ragged: bool = False) -> None:
         verify_result=verify_result,
         chunk_choice=torch.randint(0, 99, plan.chunk.rows.shape, generator=generator),
     )
-    check_gather(plan, outcome, lead, device)
+    check_gather(plan, outcome, device, lead=lead, lookahead=lookahead)
     check_store(small, plan, outcome, generator, device)
     check_parents(rng, generator, device)
 
 
-def check_gather(plan: Any, outcome: StepOutcome, lead: int, device: str) -> None:
+def check_gather(
+    plan: Any, outcome: StepOutcome, device: str, *, lead: int, lookahead: int
+) -> None:
     new_lengths = torch.full_like(plan.decode.lengths, POISON)
     new_tokens = torch.full_like(plan.chunk.tokens, POISON)
     found_lengths, found_tokens = moved((new_lengths, new_tokens), device)
@@ -383,6 +386,7 @@ def check_gather(plan: Any, outcome: StepOutcome, lead: int, device: str) -> Non
         new_lengths=new_lengths,
         new_tokens=new_tokens,
         lead=lead,
+        lookahead=lookahead,
     )
     found = kernels.gather_accepted_triton(
         moved(outcome, device),
@@ -391,6 +395,7 @@ def check_gather(plan: Any, outcome: StepOutcome, lead: int, device: str) -> Non
         new_lengths=found_lengths,
         new_tokens=found_tokens,
         lead=lead,
+        lookahead=lookahead,
     )
     assert_same(found, right)
     assert_same(found_lengths, new_lengths)

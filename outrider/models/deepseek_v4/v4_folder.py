@@ -5,11 +5,11 @@ from pathlib import Path
 
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
+from outrider.models.block_model import BlockModel
 from outrider.models.deepseek_v4.inspect_v4 import inspect_v4_modules
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_decoder import V4Decoder
 from outrider.models.deepseek_v4.v4_module import V4Module, load_v4_module
-from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.inspect_head import HeadReport, needs_one_stream, unknown_head
 from outrider.models.mtp.inspect_modules import ModuleReport
@@ -29,7 +29,7 @@ class V4Folder:
 
     def load_head(
         self, head: Path, target: AnyTarget, *, dtype: WeightType, arithmetic: Arithmetic
-    ) -> AnyDraftModel | DFlashHead:
+    ) -> AnyDraftModel | BlockModel:
         del target, dtype, arithmetic
         raise ConfigError(needs_one_stream(head))
 

@@ -27,6 +27,7 @@ from outrider.models.eagle.head_fields import (
     made_for,
     plain_layers,
     read_architectures,
+    read_mask_token,
 )
 from outrider.models.model_config import ModelConfig
 from outrider.ops.attention.attention_rule import WHOLE_TEXT
@@ -61,7 +62,7 @@ def is_dflash_config(fields: dict[str, Any]) -> bool:
 
 def count_drafts(fields: dict[str, Any]) -> int:
     """How deep such a head drafts."""
-    return _block(_flat(fields), *_recognise(fields), notes=[]).num_drafts
+    return _block(_flat(fields), *_recognise(fields), mask_token=0, notes=[]).num_drafts
 
 
 def parse_dflash(
@@ -84,7 +85,9 @@ def parse_dflash(
             "config.json gives layers a sliding_window, which is not supported for blocks; use "
             "another head"
         )
-    block = _block(flat, dialect, algorithm, notes)
+    has_mask_vector = MASK_VECTOR in names
+    mask_token = 0 if has_mask_vector else read_mask_token(flat, target.vocab_size)
+    block = _block(flat, dialect, algorithm, mask_token=mask_token, notes=notes)
     return HeadConfig(
         aux=_aux_states(flat, dialect, plain.block.hidden, target),
         layer=layer_config(layers, plain, names, is_residual_normed=False),
@@ -100,7 +103,8 @@ def parse_dflash(
         blocks=BlockHeadConfig(
             num_layers=plain.num_layers,
             block=block,
-            mask_token=_mask_token(flat, names, target),
+            usual_drafts=block.num_drafts,
+            has_mask_vector=has_mask_vector,
             markov=_markov(flat),
             confidence=_confidence(flat, names),
         ),
@@ -126,7 +130,12 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _block(
-    flat: dict[str, Any], dialect: Dialect, algorithm: Algorithm, notes: list[str]
+    flat: dict[str, Any],
+    dialect: Dialect,
+    algorithm: Algorithm,
+    *,
+    mask_token: int,
+    notes: list[str],
 ) -> DraftBlock:
     size = read_size(flat, "block_size", most=_MOST_SLOTS)
     # speculators reads an absent field as false, its trainer's default is true.
@@ -140,7 +149,8 @@ def _block(
         raise ConfigError(f"config.json sets block_size to {size}; a block has at least 2 slots")
     keys = ("is_causal", "causal", "causal_head")
     is_causal = next((bool(flat[key]) for key in keys if key in flat), False)
-    return DraftBlock(size=size, first=0 if is_next else 1, is_causal=is_causal)
+    first = 0 if is_next else 1
+    return DraftBlock(size=size, first=first, is_causal=is_causal, mask_token=mask_token)
 
 
 def _aux_states(
@@ -167,18 +177,6 @@ def _aux_states(
         is_projected=True,
         has_bias=False,
     )
-
-
-def _mask_token(flat: dict[str, Any], names: Collection[str], target: ModelConfig) -> int | None:
-    if MASK_VECTOR in names:
-        return None
-    token = flat.get("mask_token_id")
-    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < target.vocab_size:
-        raise ConfigError(
-            f"config.json sets mask_token_id to {token}; name a token below the target's "
-            f"{target.vocab_size}, or put mask_embedding.pt beside it"
-        )
-    return token
 
 
 def _markov(flat: dict[str, Any]) -> MarkovConfig | None:

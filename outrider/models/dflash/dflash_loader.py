@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from outrider.models.dflash.dflash_head import DFlashHead, DFlashLayer, DFlashParts
+from outrider.models.dflash.dflash_head import DFlashHead, DFlashParts
 from outrider.models.dflash.dflash_tensors import (
     CONFIDENCE,
     MARKOV_FROM,
@@ -16,7 +16,6 @@ from outrider.models.dflash.markov_head import ConfidenceHead, MarkovHead
 from outrider.models.draft_model import ModelFacts
 from outrider.models.eagle.head_builder import HeadBuilder
 from outrider.models.eagle.head_config import BlockHeadConfig, HeadConfig
-from outrider.models.eagle.head_tensors import layer_prefix
 
 
 def build_dflash(
@@ -41,23 +40,18 @@ def _parts(
     blocks: BlockHeadConfig, builder: HeadBuilder, tensors: Mapping[str, torch.Tensor]
 ) -> DFlashParts:
     embedding, fc = builder.embedding(), builder.project()
-    context_norm, mask = builder.norm("hidden_norm.weight"), blocks.mask_token
+    context_norm, mask_token = builder.norm("hidden_norm.weight"), blocks.block.mask_token
     return DFlashParts(
         embedding=embedding,
-        mask=builder.read(MASK_VECTOR) if mask is None else embedding[mask],
+        mask=builder.read(MASK_VECTOR) if blocks.has_mask_vector else embedding[mask_token],
         project=lambda states: context_norm(fc(states)),
-        layers=[_layer(builder, index) for index in range(blocks.num_layers)],
+        layers=[builder.normed_layer(index) for index in range(blocks.num_layers)],
         norm=builder.norm("norm.weight"),
         score=builder.score(),
         target_ids=builder.target_ids(),
         markov=_markov(blocks, builder),
         confidence=_confidence(blocks, tensors, embedding.device),
     )
-
-
-def _layer(builder: HeadBuilder, index: int) -> DFlashLayer:
-    norm = builder.norm(layer_prefix(index) + "input_layernorm.weight")
-    return DFlashLayer(norm=norm, layer=builder.layer(index))
 
 
 def _markov(blocks: BlockHeadConfig, builder: HeadBuilder) -> MarkovHead | None:

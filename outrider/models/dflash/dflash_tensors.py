@@ -37,7 +37,7 @@ def block_shapes(config: HeadConfig, blocks: BlockHeadConfig) -> dict[str, Shape
         reads = width + (rank if blocks.confidence.reads_token else 0)
         shapes[f"{CONFIDENCE}.weight"] = (1, reads)
         shapes |= {f"{CONFIDENCE}.bias": (1,)} if blocks.confidence.has_bias else {}
-    if blocks.mask_token is None:
+    if blocks.has_mask_vector:
         shapes[MASK_VECTOR] = (width,)
     return shapes
 

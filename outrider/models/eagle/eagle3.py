@@ -39,6 +39,20 @@ class Eagle3Parts:
     score: Rows  # [n, width] normalised -> [n, draft_vocab]
     target_ids: torch.Tensor  # [draft_vocab] int64
 
+    def join(
+        self, plan: StepPlan, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # [num_query, 2 * width], [num_query, width]
+        """The input of the layer, and its residual, from the states before the query tokens."""
+        norms = self.norms
+        x, normed = join_normed(
+            plan.queries.tokens,
+            self.embedding,
+            state,
+            embedding_norm=norms.embedding,
+            hidden_norm=norms.state,
+        )
+        return x, normed if norms.is_residual_normed else state
+
 
 class Eagle3Head:
     """A draft row reads a token and the state before it, each normalised, concatenated."""
@@ -65,8 +79,7 @@ class Eagle3Head:
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
         parts, norms = self._parts, self._parts.norms
-        x, normed = self._join(plan, state)
-        residual = normed if norms.is_residual_normed else state
+        x, residual = parts.join(plan, state)
         after = parts.layer(plan, x, residual, kv, attention)
         return norms.output(after) if norms.is_state_normed else after
 
@@ -83,19 +96,8 @@ class Eagle3Head:
             rotation = layer.rotary.at(queries.positions)
             return self._compiled(aux_hidden_states, queries, rotation, stored)
         state = self.project(aux_hidden_states)
-        layer.write_kv(plan, self._join(plan, state)[0], kv, attention)
+        layer.write_kv(plan, self._parts.join(plan, state)[0], kv, attention)
         return state
-
-    def _join(self, plan: StepPlan, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The input of the layer [num_query, 2 * width], and the normalised state."""
-        norms = self._parts.norms
-        return join_normed(
-            plan.queries.tokens,
-            self._parts.embedding,
-            state,
-            embedding_norm=norms.embedding,
-            hidden_norm=norms.state,
-        )
 
     def logits(self, state: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, draft_vocab]
         norms = self._parts.norms

@@ -10,6 +10,7 @@ from outrider.models.layers.attention_layer import AttentionStep, Projection, pa
 from outrider.models.layers.mlp import FeedStep
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
@@ -62,6 +63,23 @@ class HeadLayer:
             backend=backend,
             plan=plan.attention,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormedHeadLayer:
+    """A decoder layer of a head, and the norm of its input."""
+
+    norm: Norm
+    layer: HeadLayer
+
+    def __call__(
+        self,
+        plan: StepPlan,
+        stream: torch.Tensor,  # [num_query, width]
+        kv: KVPool,
+        backend: AttentionBackend,
+    ) -> torch.Tensor:  # [num_query, width]
+        return self.layer(plan, self.norm(stream), stream, kv, backend)
 
 
 def apply_padded(linear: Linear, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, out]

@@ -8,7 +8,7 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.models.decoder import Decoder, DecoderLayer, stack_layers
 from outrider.models.eagle.aux_projection import AuxProjection
-from outrider.models.eagle.eagle_layer import HeadLayer, apply_padded
+from outrider.models.eagle.eagle_layer import HeadLayer, NormedHeadLayer, apply_padded
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_tensors import EMBEDDING, HEAD, layer_prefix
 from outrider.models.eagle.token_map import target_ids
@@ -118,6 +118,11 @@ class HeadBuilder:
             index=index,
             min_rows=output.min_rows,
         )
+
+    def normed_layer(self, index: int) -> NormedHeadLayer:
+        """A decoder layer with the norm of its input."""
+        norm = self.norm(layer_prefix(index) + "input_layernorm.weight")
+        return NormedHeadLayer(norm=norm, layer=self.layer(index))
 
     def _projection(self, prefix: str) -> Projection:
         """The qkv projection. Its input is already normalised."""

@@ -8,7 +8,7 @@ from outrider.models.draft_model import AuxLayers
 from outrider.models.model_config import AttentionConfig, BlockConfig
 from outrider.models.rope_config import RopeConfig
 
-Algorithm = Literal["eagle", "eagle3", "dflash", "dspark"]
+Algorithm = Literal["eagle", "eagle3", "peagle", "dflash", "dspark"]
 Dialect = Literal["SafeAILab", "SGLang", "vLLM", "speculators", "z-lab", "DeepSpec", "SpecForge"]
 AuxNorm = Literal["none", "each", "joint"]  # of the aux states, before `fc`
 
@@ -83,7 +83,8 @@ class BlockHeadConfig:
 
     num_layers: int
     block: DraftBlock
-    mask_token: int | None  # whose embedding a mask has; None: the head stores a vector
+    usual_drafts: int  # unless sizes are given
+    has_mask_vector: bool  # the head stores what a mask is embedded as; else a token's embedding
     markov: MarkovConfig | None
     confidence: ConfidenceConfig | None
 

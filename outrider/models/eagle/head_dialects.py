@@ -22,6 +22,11 @@ from outrider.models.eagle.head_fields import (
     plain_layers,
     read_architectures,
 )
+from outrider.models.eagle.peagle_fields import (
+    is_peagle_config,
+    peagle_blocks,
+    peagle_dialect,
+)
 from outrider.models.model_config import ModelConfig
 from outrider.models.registry import FAMILIES
 
@@ -45,7 +50,7 @@ def parse_head(
         return parse_dflash(fields, names, target)
     dialect, algorithm = _recognise(fields, names)
     layer_fields = _layer_fields(fields, dialect)
-    plain = _plain_layer(layer_fields, target)
+    plain = _plain_layers(layer_fields, target, algorithm)
     notes: list[str] = []
     if algorithm == "eagle":
         aux = _final_state(plain.block.hidden, has_bias=_has_bias(fields, names))
@@ -61,6 +66,7 @@ def parse_head(
         origin=Origin(
             algorithm=algorithm, dialect=dialect, made_for=made_for(fields), notes=tuple(notes)
         ),
+        blocks=peagle_blocks(fields, plain, target) if algorithm == "peagle" else None,
     )
 
 
@@ -68,15 +74,18 @@ def is_head_config(fields: dict[str, Any]) -> bool:
     """Whether a config.json is marked as that of a head, not of a whole model."""
     is_named = any(name in _ARCHITECTURES for name in read_architectures(fields))
     is_marked = "speculators_model_type" in fields or fields.get("model_type") == "eagle"
-    return is_named or is_marked or is_dflash_config(fields)
+    return is_named or is_marked or is_dflash_config(fields) or is_peagle_config(fields)
 
 
 def _recognise(fields: dict[str, Any], names: Collection[str]) -> tuple[Dialect, Algorithm]:
+    if is_peagle_config(fields):
+        return peagle_dialect(fields), "peagle"
     if "speculators_model_type" in fields:
         kind = fields["speculators_model_type"]
         if kind != "eagle3":
             raise ConfigError(
-                f"speculators heads of type {kind} are not supported; use eagle3, dflash or dspark"
+                f"speculators heads of type {kind} are not supported; use eagle3, peagle, dflash "
+                "or dspark"
             )
         return "speculators", "eagle3"
     if fields.get("model_type") == "eagle":
@@ -107,10 +116,15 @@ def _layer_fields(fields: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
     return read_object(fields, "model") or fields
 
 
-def _plain_layer(fields: dict[str, Any], target: ModelConfig) -> ModelConfig:
-    """The layer, read as a Llama of one layer."""
+def _plain_layers(fields: dict[str, Any], target: ModelConfig, algorithm: Algorithm) -> ModelConfig:
+    """The layers, read as those of a Llama."""
     plain = plain_layers(fields, target)
-    if plain.num_layers != 1:
+    if len(set(plain.pattern.windows)) > 1:
+        raise ConfigError(
+            "config.json gives some layers a sliding_window and others none, which is not "
+            "supported; use another head"
+        )
+    if plain.num_layers != 1 and algorithm != "peagle":
         # Engines use different norms in the second and later layers, so none of them is right.
         raise ConfigError(f"heads of {plain.num_layers} layers are not supported; use one layer")
     return plain

@@ -9,6 +9,8 @@ from outrider.models.eagle.head_config import HeadLayerConfig
 from outrider.models.model_config import ModelConfig, parse_config
 
 _QKV = ("q_proj", "k_proj", "v_proj")
+# One token, by the names of several projects.
+_MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id")
 
 
 def read_architectures(fields: dict[str, Any]) -> list[str]:
@@ -21,6 +23,23 @@ def made_for(fields: dict[str, Any]) -> str:
     """The target that a head names, or ""."""
     verifier = read_object(read_object(fields, "speculators_config"), "verifier")
     return str(verifier.get("name_or_path") or "")
+
+
+def names_a_mask(fields: dict[str, Any]) -> bool:
+    """Whether a config.json names a token for masks."""
+    return any(fields.get(key) is not None for key in _MASK_KEYS)
+
+
+def read_mask_token(fields: dict[str, Any], vocab: int) -> int:
+    """The token that stands for a mask, below the size of a vocabulary."""
+    key = next((key for key in _MASK_KEYS if fields.get(key) is not None), _MASK_KEYS[0])
+    token = fields.get(key)
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
+        raise ConfigError(
+            f"config.json sets {key} to {token}; name the token below {vocab} that stood for "
+            "masks in training"
+        )
+    return token
 
 
 def plain_layers(fields: dict[str, Any], target: ModelConfig) -> ModelConfig:

@@ -7,16 +7,17 @@ import torch
 
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
+from outrider.models.block_model import BlockModel
 from outrider.models.decoder import Decoder
-from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.dflash.dflash_loader import build_dflash
 from outrider.models.draft_model import AnyDraftModel, ModelFacts
 from outrider.models.eagle.eagle import EagleHead, EagleParts
 from outrider.models.eagle.eagle3 import Eagle3Head, Eagle3Norms, Eagle3Parts
 from outrider.models.eagle.head_builder import HeadBuilder
-from outrider.models.eagle.head_config import HeadConfig
-from outrider.models.eagle.head_tensors import LAYER
+from outrider.models.eagle.head_config import BlockHeadConfig, HeadConfig
+from outrider.models.eagle.head_tensors import LAYER, MASK_STATE
 from outrider.models.eagle.inspect_head import open_head
+from outrider.models.eagle.peagle import PEagleHead
 from outrider.ops.linear.choose_linear import WeightType
 
 
@@ -28,7 +29,7 @@ def load_head(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
-) -> AnyDraftModel | DFlashHead:
+) -> AnyDraftModel | BlockModel:
     """The head in a folder, for a target. It may share weights of the target."""
     head = open_head(folder, target.config, target_folder)
     problems, config = head.report.problems, head.report.config
@@ -42,6 +43,8 @@ def load_head(
     builder = HeadBuilder(
         config, head.tensors, target, dtype=dtype, device=device, arithmetic=arithmetic
     )
+    if config.origin.algorithm == "peagle":
+        return _build_peagle(config, config.blocks, builder)
     return build_dflash(config, config.blocks, builder, head.tensors)
 
 
@@ -69,6 +72,24 @@ def build_head(
     if config.origin.algorithm == "eagle":
         return EagleHead(facts, _eagle_parts(config, builder))
     return Eagle3Head(facts, _eagle3_parts(config, builder))
+
+
+def _build_peagle(config: HeadConfig, blocks: BlockHeadConfig, builder: HeadBuilder) -> PEagleHead:
+    facts = ModelFacts(
+        aux_layers=config.aux.aux_layers,
+        width=config.width,
+        lead=0,
+        num_layers=blocks.num_layers,
+        attention=config.layer.attention,
+        begins_with_forward=True,
+    )
+    return PEagleHead(
+        facts,
+        blocks.block,
+        _eagle3_parts(config, builder),
+        later=[builder.normed_layer(index) for index in range(1, blocks.num_layers)],
+        mask_hidden=builder.read(MASK_STATE)[None],
+    )
 
 
 def _eagle_parts(config: HeadConfig, builder: HeadBuilder) -> EagleParts:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from outrider.models.dflash.dflash_tensors import block_shapes
-from outrider.models.eagle.head_config import HeadConfig
+from outrider.models.eagle.head_config import BlockHeadConfig, HeadConfig
 
 EMBEDDING = "embed_tokens.weight"
 HEAD = "lm_head.weight"
 TO_TARGET = "d2t"  # [draft_vocab] target id minus draft id
 TO_DRAFT = "t2d"  # [vocab] whether a target id can be drafted
-LAYER = "layers.0."  # of an EAGLE head: its only layer
+MASK_STATE = "mask_hidden"  # [aux width] of P-EAGLE: the aux states of a mask
+LAYER = "layers.0."  # of an EAGLE head: its first layer
 MAPS = (TO_TARGET, TO_DRAFT)  # integers and booleans; all else is floating point
 
 _PREFIX = re.compile(r"^(?:draft_model\.|model\.)+")
@@ -69,7 +70,7 @@ def canonical_tensors(stored: Mapping[str, Stored]) -> tuple[dict[str, Stored], 
 
 def expected_tensors(config: HeadConfig, *, target_hidden: int) -> ExpectedTensors:
     """The tensors of such a head, and those that it may share with a target of this width."""
-    needed = _block_head(config) or _layer_shapes(config, LAYER) | _own_shapes(config)
+    needed = _eagle_shapes(config) if config.blocks is None else _block_head(config, config.blocks)
     optional: dict[str, Shape] = {TO_DRAFT: (config.output.vocab,)}
     output, width = config.output, config.width
     is_whole, is_as_wide = output.draft_vocab == output.vocab, width == target_hidden
@@ -79,23 +80,29 @@ def expected_tensors(config: HeadConfig, *, target_hidden: int) -> ExpectedTenso
     return ExpectedTensors(needed=needed, optional=optional)
 
 
-def _block_head(config: HeadConfig) -> dict[str, Shape]:
-    """The tensors of a head that drafts blocks; none for another head."""
-    blocks, shapes = config.blocks, dict[str, Shape]()
-    if blocks is None:
-        return shapes
-    for prefix in map(layer_prefix, range(blocks.num_layers)):
-        shapes |= _layer_shapes(config, prefix)
+def _eagle_shapes(config: HeadConfig) -> dict[str, Shape]:
+    """The tensors of an EAGLE head: one layer, and what is around it."""
+    read = config.width if config.origin.algorithm == "eagle" else 2 * config.width
+    return _layer_shapes(config, LAYER, read=read) | _own_shapes(config)
+
+
+def _block_head(config: HeadConfig, blocks: BlockHeadConfig) -> dict[str, Shape]:
+    """The tensors of a head that drafts blocks."""
+    is_eagle = config.origin.algorithm == "peagle"
+    shapes = _eagle_shapes(config) if is_eagle else block_shapes(config, blocks)
+    if is_eagle:
+        shapes[MASK_STATE] = (config.aux.width,)
+    for prefix in map(layer_prefix, range(1 if is_eagle else 0, blocks.num_layers)):
+        shapes |= _layer_shapes(config, prefix, read=config.width)
         shapes[prefix + "input_layernorm.weight"] = (config.width,)
-    return shapes | block_shapes(config, blocks)
+    return shapes
 
 
-def _layer_shapes(config: HeadConfig, prefix: str) -> dict[str, Shape]:
+def _layer_shapes(config: HeadConfig, prefix: str, *, read: int) -> dict[str, Shape]:
     """Attention, MLP and the norm between them: the same for all heads."""
     layer, width = config.layer, config.width
     heads, wide = layer.attention, layer.block.intermediate
     query, key = heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim
-    read = 2 * width if config.origin.algorithm == "eagle3" else width
     shapes: dict[str, Shape] = {
         "self_attn.q_proj.weight": (query, read),
         "self_attn.k_proj.weight": (key, read),

@@ -15,6 +15,7 @@ from outrider.models.eagle.head_tensors import (
     EMBEDDING,
     HEAD,
     MAPS,
+    MASK_STATE,
     ExpectedTensors,
     canonical_tensors,
     expected_tensors,
@@ -29,6 +30,7 @@ from outrider.ops.attention.attention_rule import WHOLE_TEXT
 _ALGORITHMS: dict[Algorithm, str] = {
     "eagle": "EAGLE 1 or 2",
     "eagle3": "EAGLE-3",
+    "peagle": "P-EAGLE",
     "dflash": "DFlash",
     "dspark": "DSpark",
 }
@@ -101,6 +103,7 @@ def open_head(folder: Path, target: ModelConfig, target_folder: Path) -> OpenHea
     """The report on a head together with its tensors."""
     try:
         tensors, twice = canonical_tensors(read_tensors(folder) | read_mask_vector(folder))
+        tensors = _flat_mask(tensors)
         config = parse_head(read_fields(folder), tensors.keys(), target)
         tokenizer = compare_tokenizers(folder, target_folder)
     except ConfigError as error:
@@ -123,6 +126,13 @@ def open_head(folder: Path, target: ModelConfig, target_folder: Path) -> OpenHea
         notes=(*config.origin.notes, *_notes(config, target, tensors)),
     )
     return OpenHead(report=report, tensors=tensors)
+
+
+def _flat_mask(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The aux states of a mask as a vector: projects store them with one or two axes more."""
+    if MASK_STATE not in tensors:
+        return tensors
+    return tensors | {MASK_STATE: tensors[MASK_STATE].flatten()}
 
 
 def needs_one_stream(folder: Path) -> str:
@@ -239,8 +249,11 @@ def _variant(config: HeadConfig) -> str:
 
 def _block(blocks: BlockHeadConfig) -> str:
     block = blocks.block
+    is_any_size = blocks.usual_drafts < block.num_drafts
     parts = [
-        f"{block.size} slots in one pass, {block.num_drafts} drafts",
+        f"as many slots in one pass as steps, usually {blocks.usual_drafts}"
+        if is_any_size
+        else f"{block.size} slots in one pass, {block.num_drafts} drafts",
         f"a slot predicts {'its own token' if block.first else 'the next token'}",
         "causal" if block.is_causal else "bidirectional",
         f"{blocks.num_layers} layers",

@@ -48,7 +48,17 @@ def widened(stored, TYPE: tl.constexpr):
         stored = _widen_bytes(stored, 3, 7, 0x7F)
     elif stored.dtype == tl.int8:
         stored = _widen_bytes(stored, 2, 15, 0x7D)
-    return stored.to(TYPE)
+    if not stored.dtype.is_fp8():
+        return stored.to(TYPE)
+    # By way of float32, which two instructions for two codes do; the direct way is slower.
+    number = stored.to(tl.float32).to(TYPE)
+    if tl.float32 != TYPE:
+        # Triton 3.6 orders the inputs of a product by the size of what was loaded, so a tile of few
+        # queries would sum in another order than a tile of many, or than wide keys. It does not
+        # look through assembly that may have effects.
+        same = number.dtype
+        number = tl.inline_asm_elementwise("", "=r,0", [number], same, is_pure=False, pack=2)
+    return number
 
 
 @triton.jit

@@ -90,16 +90,25 @@ def gather_accepted(
     new_lengths: torch.Tensor,  # [rows] written: where the catch-up of each row starts
     new_tokens: torch.Tensor,  # [chunk.tokens] written: what the catch-up runs in chunks
     lead: int,
+    lookahead: int,  # 0 or 1
 ) -> torch.Tensor:  # [rows * most_emitted + chunk.tokens, aux_width]
     """Aux hidden states along the accepted paths, then those of the chunks.
 
-    A head (lead 0) runs the token after each position; a whole model (lead 1) the token itself.
+    At each position a head (lookahead 1) runs the token after it; other models the token itself.
     """
     if outcome.aux_hidden_states.is_cuda:
         from outrider.ops.tree.draft_hidden_states_triton import gather_accepted_triton as gather
     else:
         gather = gather_accepted_reference
-    return gather(outcome, decode, chunk, new_lengths=new_lengths, new_tokens=new_tokens, lead=lead)
+    return gather(
+        outcome,
+        decode,
+        chunk,
+        new_lengths=new_lengths,
+        new_tokens=new_tokens,
+        lead=lead,
+        lookahead=lookahead,
+    )
 
 
 def gather_accepted_reference(
@@ -110,11 +119,12 @@ def gather_accepted_reference(
     new_lengths: torch.Tensor,  # [rows] written
     new_tokens: torch.Tensor,  # [chunk.tokens] written
     lead: int,
+    lookahead: int,
 ) -> torch.Tensor:  # [rows * most_emitted + chunk.tokens, aux_width]
     """The same in plain torch."""
     torch.add(decode.lengths, lead, out=new_lengths)
     if new_tokens.shape[0]:
-        new_tokens.copy_(chunk.tokens if lead else next_tokens(chunk, outcome.chunk_choice))
+        new_tokens.copy_(next_tokens(chunk, outcome.chunk_choice) if lookahead else chunk.tokens)
     return _along_path(outcome, num_chunk_tokens=chunk.tokens.shape[0])
 
 

@@ -31,7 +31,7 @@ def _copy(source, goal, width, block, BLOCK: tl.constexpr):
 # may compile a kernel again.
 _START_POINTERS, _START_SIZES = (0, 1, 2, 4, 5, *range(7, 12)), (12,)
 _PARENT_POINTERS, _PARENT_SIZES = (1,), (3, 4)
-_GATHER_POINTERS, _GATHER_SIZES = (*range(1, 9), 10, 11), range(14, 20)
+_GATHER_POINTERS, _GATHER_SIZES = (*range(1, 9), 10, 11), range(14, 21)
 _STORE_POINTERS, _STORE_SIZES = range(1, 5), range(8, 10)
 
 
@@ -166,6 +166,7 @@ def _gather_kernel(
     first_chunk,  # query token of the step
     num_chunks,
     lead,
+    lookahead,  # 0 or 1
     CHUNKS: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
@@ -192,12 +193,11 @@ def _gather_kernel(
     chunk = tl.arange(0, CHUNKS)
     is_counted = (chunk < num_chunks) & (chunk <= owner) & is_token
     end = tl.sum(tl.load(chunk_counts + chunk, mask=is_counted, other=0), axis=0)
-    is_end = (flat + 1 == end) & (lead == 0)
+    is_end = (flat + 1 == end) & (lookahead == 1)
     follower = tl.load(chunk_followers + owner, mask=is_token & is_end, other=0)
     chosen = tl.load(chunk_choice + owner, mask=is_token & is_end, other=0)
     after = tl.where(follower < 0, chosen, follower)
-    ahead = tl.where(lead == 0, 1, 0)
-    neighbour = tl.load(chunk_tokens + flat + ahead, mask=is_token & (is_end == 0), other=0)
+    neighbour = tl.load(chunk_tokens + flat + lookahead, mask=is_token & (is_end == 0), other=0)
     tl.store(new_tokens + flat, tl.where(is_end, after, neighbour), mask=is_token)
 
 
@@ -209,6 +209,7 @@ def gather_accepted_triton(
     new_lengths: torch.Tensor,  # [rows] written
     new_tokens: torch.Tensor,  # [chunk.tokens] written
     lead: int,
+    lookahead: int,
 ) -> torch.Tensor:  # [rows * most_emitted + chunk.tokens, aux_width]
     """`gather_accepted` in one launch."""
     states, path = outcome.aux_hidden_states, outcome.verify_result.path
@@ -238,6 +239,7 @@ def gather_accepted_triton(
         states.shape[0] - num_tokens,
         num_chunks,
         lead,
+        lookahead,
         CHUNKS=max(_CHUNKS, triton.next_power_of_2(num_chunks)),
         BLOCK=block,
         PDL=overlap.is_on(states),
