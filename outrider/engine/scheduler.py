@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from outrider.engine.adapter_slots import AdapterSlots
-from outrider.engine.adaptive_drafting import Adaptation, DraftPolicy, WholeBudget
+from outrider.engine.adaptive_drafting import Adaptation
+from outrider.engine.draft_policy import DraftPolicy, WholeBudget
 from outrider.engine.finished_texts import FinishedTexts
 from outrider.engine.pending_requests import PendingRequests
 from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
@@ -181,11 +182,9 @@ class Scheduler:
 
     def note_result(self, result: StepResult, num_rounds: int) -> None:
         """Measure how far drafting pays; the first rows of a step are its verify rounds."""
-        if num_rounds:
-            emitted = max(sum(map(len, result.tokens[:num_rounds])), 1)  # failed rows emit none
-            self._policy.note(
-                result.step, seconds=result.busy_s, emitted_per_row=emitted / num_rounds
-            )
+        emitted = max(sum(map(len, result.tokens[:num_rounds])), 1)  # failed rows emit none
+        emitted_per_row = emitted / num_rounds if num_rounds else 0.0
+        self._policy.note(result.step, seconds=result.busy_s, emitted_per_row=emitted_per_row)
 
     def _schedule_decodes(self, decision: StepDecision) -> None:
         ranked = tuple(self._decoding)  # some may be preempted in this loop
