@@ -1,7 +1,7 @@
 """The supported architectures. All but DeepSeek-V4 share one decoder and differ by data only."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from outrider.errors import ConfigError
 from outrider.models.mtp.module_tables import (
@@ -44,6 +44,7 @@ class ExpertFamily:
         1,
     )  # groups, and those selected, where n_group and topk_group are absent
     shared: str = ""  # the field with the width of a gated expert of every token, if any
+    has_pairs: bool = False  # stored as gpt-oss does: see `paired_experts`
     names: ExpertNames
 
 
@@ -78,6 +79,8 @@ class LayerStyle:
     activation: Activation = "silu"
     has_joint_head_norm: bool = False  # queries and keys are normalised over all heads at once
     has_fused_projections: bool = False  # stored: qkv_proj and gate_up_proj
+    has_sinks: bool = False  # a stored score per query head, which has no key
+    has_output_bias: bool = False  # of attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,7 @@ class RopeStyle:
 
     local_theta: float = 0.0  # of layers with windows, if they have a rope of their own; 0: no
     is_listed: bool = False  # `no_rope_layers` has 0 for layers without rope
+    usual_scaling: tuple[tuple[str, Any], ...] = ()  # where config.json has no rope fields
 
 
 Scaling = Literal["none", "gemma", "granite"]  # which fields of config.json have multipliers
@@ -218,6 +222,28 @@ _DEEPSEEK_V3 = ExpertFamily(
     usual_groups=(8, 4),
     names=_DEEPSEEK,
 )
+_GPT_OSS = Family(
+    name="gpt-oss",
+    has_qkv_bias=True,
+    style=LayerStyle(has_sinks=True, has_output_bias=True),
+    windows=WindowStyle(is_read=True, usual=128, period=2),
+    ropes=RopeStyle(
+        usual_scaling=(
+            ("rope_type", "yarn"),
+            ("factor", 32.0),
+            ("truncate", False),
+            ("original_max_position_embeddings", 4096),
+        )
+    ),
+    theta=150000.0,
+    experts=ExpertFamily(
+        counts=("num_local_experts",),
+        intermediate="intermediate_size",
+        is_always_normed=True,
+        has_pairs=True,
+        names=_DEEPSEEK,
+    ),
+)
 _GLM4_MOE = replace(_DEEPSEEK_V3, usual_scale=1.0, usual_groups=(1, 1))
 
 _RECURRENT_QWEN = Family(
@@ -269,6 +295,7 @@ FAMILIES = {
     ),
     "Gemma2ForCausalLM": _GEMMA2,
     "Gemma3ForCausalLM": _GEMMA3,
+    "GptOssForCausalLM": _GPT_OSS,
     "GraniteForCausalLM": Family(name="granite", multipliers="granite"),
     "Idefics3ForConditionalGeneration": _IDEFICS3,
     "LlamaForCausalLM": Family(name="llama"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support.block_heads import BlockVariant
-from support.block_models import DFlashCase, PEagleCase
+from support.block_models import DFlashCase, PardCase, PEagleCase
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.forced_rounds import ForcedRounds, SomeStepsDraft
 from support.heads import Variant
@@ -17,6 +17,7 @@ from support.tiny import VOCAB
 from outrider.engine.adaptive_drafting import WholeBudget
 from outrider.models.eagle.eagle_layer import HeadLayer
 from outrider.models.eagle.peagle import PEagleHead
+from outrider.models.pard_draft import PardDraft
 from outrider.ops.tree import draft_hidden_states
 from outrider.runtime.draft_kinds import BlockDraft
 from outrider.spec import block_drafter
@@ -34,6 +35,7 @@ VARIANTS = {
     "gated": DFlashCase(variant=GATED),
     "peagle": PEagleCase(variant=TRAINED, num_layers=3),
     "peagle1": PEagleCase(num_layers=1),
+    "pard": PardCase(),
 }
 PROMPT = [(11 * i + 5) % VOCAB for i in range(21)]
 GREEDY = RowSampling(seed=0, temperature=0.0)
@@ -231,6 +233,36 @@ def catch_up_with_the_first_layer_alone(monkeypatch):
     monkeypatch.setattr(PEagleHead, "catch_up", first_only)
 
 
+def read_the_next_tokens(monkeypatch):
+    """A whole model reads the token at a position, not the one after it."""
+    monkeypatch.setattr(
+        BlockDrafter, "_tokens_read", lambda drafter, plan, outcome: outcome.verify_result.emitted
+    )
+
+
+def keep_the_kv_of_slots(monkeypatch):
+    """The catch-up runs while there are prompts alone."""
+    original = PardDraft.catch_up
+
+    def chunks_only(model, plan, aux_hidden_states, kv, attention):
+        if plan.shape.chunk.rows:
+            original(model, plan, aux_hidden_states, kv, attention)
+        return aux_hidden_states
+
+    monkeypatch.setattr(PardDraft, "catch_up", chunks_only)
+
+
+def read_masks_as_token_0(monkeypatch):
+    original = block_drafter.block_slots
+    monkeypatch.setattr(
+        block_drafter,
+        "block_slots",
+        lambda anchors, size, *, mask_token, is_causal: original(
+            anchors, size, mask_token=0 * mask_token, is_causal=is_causal
+        ),
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "mutate"),
     [
@@ -244,6 +276,10 @@ def catch_up_with_the_first_layer_alone(monkeypatch):
         ("peagle", keep_the_state_of_the_first_node),
         ("peagle", give_masks_the_state_of_the_last_token),
         ("peagle", catch_up_with_the_first_layer_alone),
+        ("pard", context_one_position_late),
+        ("pard", read_the_next_tokens),
+        ("pard", keep_the_kv_of_slots),
+        ("pard", read_masks_as_token_0),
     ],
 )
 def test_proposals_betray(models, monkeypatch, tmp_path, name, mutate):

@@ -6,6 +6,7 @@ import torch
 
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.eagle.head_loader import load_head
+from outrider.models.pard_draft import PardDraft
 from support.block_heads import BLOCKS, write_block_head
 from support.heads import Variant, write_head
 from support.matrix import Models
@@ -43,6 +44,8 @@ def make_models(root: Path, device: str, family: str = "llama") -> Models:
         )
         for name in ("eagle", "eagle3", "peagle", *BLOCKS)
     }
+    vocab = target.config.vocab_size
+    heads["pard"] = PardDraft(relative, mask_token=3, target_vocab=vocab)
     own = with_modules(root / "modules", TABLES["deepseek"], num=3, body=family, device=device)
     heads["mtp"] = own.load(most=1)
     return Models(theirs, target, relative, stranger, root / "target", heads, own.load())
