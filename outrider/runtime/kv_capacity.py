@@ -10,6 +10,8 @@ from outrider.errors import ConfigError
 
 CPU_MEMORY_SHARE = 0.5  # of what is free after the weights are loaded
 CPU_KV_BYTES = 4 << 30  # more than a CPU can make use of
+SNAPSHOT_SHARE = 0.2  # of the memory for KV, for snapshots of row state
+_MOST_SNAPSHOTS = 8  # per row
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,24 @@ def count_pages(
             f"{free_bytes / 1e9:.1f} GB are free; lower kv_tokens to {fitting * page_size}"
         )
     return pages
+
+
+def count_snapshots(
+    requested: int | Auto, *, row_bytes: int, max_rows: int, free_bytes: int
+) -> int:
+    """Snapshots of row state: as many as were requested, or as fit into their share of memory."""
+    if not row_bytes:
+        return 0
+    if requested == "auto":
+        fitting = int(max(free_bytes, 0) * SNAPSHOT_SHARE) // row_bytes
+        return min(fitting, _MOST_SNAPSHOTS * max_rows)
+    if requested * row_bytes > free_bytes:
+        raise ConfigError(
+            f"{requested} snapshots of row state take {requested * row_bytes / 1e9:.1f} GB and "
+            f"{free_bytes / 1e9:.1f} GB are free; lower --row-snapshots to "
+            f"{max(free_bytes, 0) // 2 // row_bytes}, which leaves half of them for pages"
+        )
+    return requested
 
 
 def free_bytes(

@@ -12,7 +12,7 @@ OUTSIDE_OPS = [path for path in sorted(PACKAGE.rglob("*.py")) if "ops" not in pa
 # Files that choose a backend, a stream, an executor or a kind of memory by the device.
 CHOOSES_A_BACKEND = {
     "kv/choose_attention.py",
-    "runtime/build_runner.py",
+    "runtime/size_cache.py",
     "runtime/kv_capacity.py",
     "runtime/loaded_weights.py",
     "runtime/model_home.py",
