@@ -15,7 +15,7 @@ from support.heads import Variant
 from support.medusa_models import MedusaVariant
 from support.tiny import VOCAB
 
-from outrider.engine.adaptive_drafting import WholeBudget
+from outrider.engine.draft_policy import WholeBudget
 from outrider.models.eagle.eagle_layer import HeadLayer
 from outrider.models.eagle.peagle import PEagleHead
 from outrider.models.pard_draft import PardDraft
