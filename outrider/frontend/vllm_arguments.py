@@ -29,6 +29,7 @@ class OtherArguments(TypedDict, total=False):
     enable_expert_parallel: bool
     quantization: str | None  # "fp8" quantises the projections of a float folder at load
     kv_cache_dtype: str  # "fp8", "fp8_e4m3" or "fp8_e5m2": keys and values in one byte
+    row_snapshots: int | str  # copies of row state that cached prefixes continue from, or "auto"
     attention_backend: str  # of the target, and of the drafter unless it has another
     speculative_draft_attention_backend: str
     check_draft: bool  # at load, report a drafter that is useless with this model

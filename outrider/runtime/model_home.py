@@ -71,6 +71,7 @@ class ModelHome:
         self._weights = LoadedWeights()
         self._models: LoadedModels | None = None  # until loaded, and at level 2
         self._kv_tokens: int | Auto | FixedPages = config.cache.kv_tokens
+        self._row_snapshots = config.cache.row_snapshots
 
     def build(self, on_progress: OnProgress = ignore_progress) -> tuple[Runner, RunnerFacts]:
         """A runner, and what the deciding half must know about it."""
@@ -83,12 +84,14 @@ class ModelHome:
             tower=loaded.tower,
             weight_bytes=max(held_bytes(self._device) - before, 0),
             kv_tokens=self._kv_tokens,
+            row_snapshots=self._row_snapshots,
             buckets=choose_buckets(self.settings, loaded.draft),
             grammars=self._grammars,
             on_progress=on_progress,
             ranks=self._ranks,
         )
         self._kv_tokens = FixedPages(facts.num_pages)
+        self._row_snapshots = facts.snapshots.num
         return runner, facts
 
     def offload(self, level: SleepLevel) -> None:

@@ -23,6 +23,7 @@ class RowAdmission:
     arrived: str = ""  # the transfer that brought its row state from another engine
     adapter_slot: int = 0  # of the adapter that it runs through; 0 for none
     owner: int = NO_OWNER  # whose finished texts its drafts may come from
+    snapshot: int = 0  # the slot with the row state of its cached prefix; 0 for none
 
     @property
     def seen_tokens(self) -> tuple[int, ...]:
@@ -48,6 +49,14 @@ class PageGrant:
     row: int
     first: int
     pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSnapshot:
+    """The state of a row is copied into a slot after the step."""
+
+    row: int
+    slot: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +110,7 @@ class ScheduledBatch:
     decodes: ScheduledDecodes
     finished: tuple[FinishedText, ...] = ()  # since the step before, if the drafter reads them
     adapter_loads: tuple[AdapterLoad, ...] = ()
+    snapshots: tuple[RowSnapshot, ...] = ()
 
     @property
     def rows(self) -> tuple[int, ...]:
