@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Some tests give torch several threads. A thread that waits spins, by default, on a core that other
+# processes of a test run need: one such test took minutes. OpenMP reads this when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 
 # Triton reads this variable when a kernel is defined, so it is set before any kernel is imported.

@@ -14,6 +14,7 @@ import torch
 
 from benchmarks.kernels.graph_clock import graph_us, random_bf16
 from outrider.ops.linear.linear_triton import LinearTile
+from outrider.ops.moe.expert_gate import NO_BIASES, SWIGLU
 from outrider.ops.moe.experts_triton import add_experts_, choose_expert_tile, multiply_grouped
 from outrider.ops.moe.routing_config import RoutingConfig
 from outrider.ops.moe.routing_triton import align_blocks, route_triton
@@ -95,7 +96,8 @@ def sweep(name: str, num_tokens: int, weights: Weights) -> None:
                 blocks,
                 tile,
                 num_pairs=experts.numel(),
-                is_gated=product == "gate_up",
+                gate=SWIGLU if product == "gate_up" else None,
+                bias=NO_BIASES.down,
             )
             try:
                 timed.append((graph_us(run), tile))

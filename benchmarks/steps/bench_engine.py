@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from outrider.engine.adaptive_drafting import DraftPolicy
+from outrider.engine.draft_policy import DraftPolicy
 from outrider.engine.engine import Engine
 from outrider.kv.kv_pool import PageFamily
 from outrider.models.model_config import AnyAttention

@@ -12,7 +12,7 @@ from benchmarks.steps.bench_engines import BenchTarget, build, head_drafting, lo
 from benchmarks.steps.body import find_body
 from benchmarks.steps.steady_rows import Steady, measure_steady
 from benchmarks.steps.step_args import SKIPPED, Case, Place, Tree
-from outrider.engine.adaptive_drafting import WholeBudget
+from outrider.engine.draft_policy import WholeBudget
 from outrider.wire.draft_budget import Budget, Rung, ladder_of
 
 _BUDGET = Budget(steps=5, topk=1, nodes=6)

@@ -77,7 +77,9 @@ def offline_churn(
 
     if max_tokens < 1:
         raise ConfigError(f"--max-tokens must be at least 1, got {max_tokens}")
-    args = _read(flags, model, dtypes, max_tokens=max_tokens, prompts=prompts, peers=peers)
+    args = read_churn_args(
+        flags, model, dtypes, max_tokens=max_tokens, prompts=prompts, peers=peers
+    )
     check_json(json_path)
     if flags.plot is not None:
         check_picture(flags.plot)
@@ -90,7 +92,7 @@ def offline_churn(
     )
 
 
-def _read(
+def read_churn_args(
     flags: ChurnFlags,
     model: str,
     dtypes: Sequence[str],
@@ -99,6 +101,7 @@ def _read(
     prompts: Path | None,
     peers: str,
 ) -> "ChurnArgs":
+    """The load that the flags ask for."""
     from outrider.bench.churn.churn_args import ChurnArgs, ChurnPlace
     from outrider.bench.churn.churn_work import ChurnWork, parse_ways
     from outrider.bench.offline.offline_args import parse_rows
@@ -116,7 +119,7 @@ def _read(
         peers=parse_churn_peers(peers),
         texts=_texts(prompts),
         origin="our own" if prompts is None else prompts.name,
-        draft=_find_draft(flags, model, is_drafting=work.ways != ("plain",)),
+        draft=_find_draft(flags, model, work.ways),
     )
 
 
@@ -140,10 +143,11 @@ def _texts(prompts: Path | None) -> tuple[str, ...]:
     return tuple(prompt.text for prompt in choose_prompts((), limit=_EVERY))
 
 
-def _find_draft(flags: ChurnFlags, model: str, *, is_drafting: bool) -> "DraftConfig":
+def _find_draft(flags: ChurnFlags, model: str, ways: Sequence[str]) -> "DraftConfig":
+    """A drafter that was named is for the peers too, even if ours only decodes plainly."""
     from outrider.config.draft_config import NO_DRAFT
 
-    if not is_drafting:
+    if flags.draft is None and tuple(ways) == ("plain",):
         return NO_DRAFT
     (draft,) = find_drafts([flags.draft or "auto"], model, **flags.sizes()).values()
     return draft

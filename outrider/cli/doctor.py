@@ -24,7 +24,7 @@ WIDTH = 100  # columns, wherever the output goes
 
 def doctor(
     head: Annotated[
-        str, typer.Argument(help="Folder or hub id of a draft head; mtp: the model's own modules.")
+        str, typer.Argument(help="Folder or hub id of a draft head or model; mtp: own modules.")
     ],
     model: Annotated[
         str, typer.Option(help="The target: alias, hub id, GGUF file or folder.")
@@ -50,7 +50,7 @@ def doctor(
     import_torch()
     # These import torch, so wrong names fail first.
     from outrider.cli.doctor_probe import STEPS, probe
-    from outrider.runtime.inspect_target import examine_head, examine_modules
+    from outrider.runtime.inspect_target import examine_head, examine_modules, fitting_steps
 
     modules = examine_modules(target)
     report = modules if drafter == MTP else examine_head(Path(drafter), target)
@@ -61,7 +61,8 @@ def doctor(
         raise typer.Exit(1)
     if run_probe:
         # One module is run repeatedly, like a head; of several, each drafts one step.
-        steps = modules.num if drafter == MTP and modules.num > 1 else STEPS
+        own = modules.num if modules.num > 1 else STEPS
+        steps = own if drafter == MTP else fitting_steps(Path(drafter), STEPS)
         _print_probe(console, probe(model, drafter, steps=steps, dtype=dtype, device=device))
 
 

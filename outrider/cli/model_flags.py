@@ -97,6 +97,10 @@ class ModelFlags:
         str, _flag("The same for the draft model; auto: as the target.")
     ] = "auto"
     enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True
+    row_snapshots: Annotated[
+        int | None,
+        _flag("Copies of row state that cached prefixes continue from; 0 for none.", least=0),
+    ] = None
     executor: Annotated[
         Literal["auto", "eager", "graph", "breakable", "tape"],
         _flag("How steps run; auto records CUDA graphs on a GPU."),
@@ -214,6 +218,7 @@ class ModelFlags:
             block_size=self.block_size or "auto",
             enable_prefix_caching=self.enable_prefix_caching,
             kv_cache_dtype=self.kv_cache_dtype,
+            row_snapshots="auto" if self.row_snapshots is None else self.row_snapshots,
             attention_backend=self.attention_backend,
             speculative_draft_attention_backend=self.speculative_draft_attention_backend,
             **(flags | settings),
@@ -284,6 +289,7 @@ class ModelFlags:
                 kv_tokens=self.kv_tokens or "auto",
                 prefix=self.enable_prefix_caching,
                 kv_dtype=self.kv_cache_dtype,
+                row_snapshots="auto" if self.row_snapshots is None else self.row_snapshots,
                 memory_share=self.gpu_memory_utilization,
             ),
             limits=LimitsConfig(

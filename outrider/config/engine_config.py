@@ -31,6 +31,9 @@ class CacheConfig:
     page_size: int | Auto = "auto"  # tokens, 1 to 256; auto: 16, or whole compressed blocks
     kv_tokens: int | Auto = "auto"  # capacity in tokens; auto: what fits in memory
     prefix: bool = True  # share the KV of equal prefixes between requests
+    # Of models with row state: copies that the prefix cache can continue from. auto: those that fit
+    # into a fifth of the memory for KV
+    row_snapshots: int | Auto = "auto"
     kv_dtype: KVCacheDtype = "auto"  # in which keys and values are stored
     memory_share: float = 0.9  # of a GPU's memory, for everything that the engine allocates
 

@@ -8,7 +8,6 @@ after a trial of the other rung.
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 from outrider.engine.draft_trials import (
     DRAFT_WAIT,
@@ -22,16 +21,11 @@ from outrider.engine.draft_trials import (
     Trial,
     UsualSeconds,
 )
-from outrider.wire.draft_budget import (
-    FEWEST_SHARING,
-    UNBOUNDED,
-    Budget,
-    Rung,
-    ladder_of,
-    whole_rung,
-)
+from outrider.wire.draft_budget import FEWEST_SHARING, Budget, Rung, ladder_of
 
-_FREE_TOKENS = 8  # query tokens that a step reads at about the price of one, on any machine
+_FREE_TOKENS = 8  # query tokens that a step reads at about the price of one, on most machines
+_FREE_SHARE = 0.5  # of a plain step: what drafts may add to it at most and still be called free
+_FIRST_PLAIN = 2  # plain steps of a small batch that show whether drafts are free
 _WORTH_STARTING = 1.5  # gain from which a small batch begins with drafts
 _TRIAL_STEPS = 3
 _MOST_SLOW = 2  # steps that end a trial of drafts
@@ -42,39 +36,9 @@ _MOST_LOST = 0.015  # share of all time that trials of drafts may cost batches t
 _KEPT = 1 - 1 / 8192  # of that time, step by step: a quiet day is no credit for a bad hour
 _UNKNOWN_WAIT = 32.0  # steps with prompts before drafts are tried, if no step had none
 _LEAST_PROMPT = 32  # tokens from which a step shows what a prompt token costs
+_LEAST_READ = 2 * _FREE_TOKENS  # of a step of prompts alone: mostly tokens, or they are free
 _MOST_PROMPT = 0.95  # largest share of a step that is attributed to its prompts
-_WHOLE = whole_rung(UNBOUNDED)
 _LEAST_SECONDS = 1e-9  # of a step that took no time by the clock
-
-
-class DraftPolicy(Protocol):
-    """Bounds the draft budgets of a step by what earlier steps cost and emitted."""
-
-    def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Rung:
-        """How much this step with about `num_prompt` prompt tokens may draft."""
-        ...
-
-    def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
-        """The sizes that the step really has: decode rows and prompt tokens."""
-        ...
-
-    def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
-        """A step with decode rows is complete."""
-        ...
-
-
-class WholeBudget:
-    """Every row uses its whole budget."""
-
-    def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Rung:
-        del step, num_rows, num_prompt
-        return _WHOLE
-
-    def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
-        pass
-
-    def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
-        pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +61,16 @@ class Adaptation:
         self._gains = [MovingMean() for _ in self.ladder]  # tokens a round emits, by rung
         self._spent_s, self._lost_s = 0.0, 0.0  # of recent steps, and lost to trials of drafts
         self._token_s = UsualSeconds()  # of a prompt token in a plain step
+        # Of a query token in a step of prompts alone: more than one more token costs beside rows.
+        self._most_token_s = UsualSeconds()
         # Of steps that are being scheduled: their rungs, and the trials that they belong to.
         self._rungs: dict[int, tuple[int, Trial | None]] = {}
         self._steps: dict[int, _Step] = {}  # of those in flight
 
     def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Rung:
         size = self._like(num_rows, num_prompt)
+        if size.is_undecided and size.costs[0].num >= _FIRST_PLAIN:
+            self._begin(size, num_rows)
         if size.trial:
             self._judge(size, size.trial)
         elif size.is_known and size.num_steps >= self._num_first(size):
@@ -118,28 +86,33 @@ class Adaptation:
         return (self.ladder if num_rows < FEWEST_SHARING else self._shared)[rung]
 
     def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
-        if step in self._rungs:
-            rung, trial = self._rungs.pop(step)
-            if num_rows:
-                self._steps[step] = _Step(
-                    rung=rung, trial=trial, num_rows=num_rows, num_prompt=num_prompt
-                )
-                if trial:
-                    trial.num_in_flight += 1
+        is_chosen = step in self._rungs
+        rung, trial = self._rungs.pop(step, (0, None))
+        if is_chosen or not num_rows:
+            self._steps[step] = _Step(
+                rung=rung, trial=trial, num_rows=num_rows, num_prompt=num_prompt
+            )
+        if trial and num_rows:
+            trial.num_in_flight += 1
 
     def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
         self._steps = {
             one: each for one, each in self._steps.items() if one >= step
         }  # earlier ones failed
-        if step in self._steps:
-            was = self._steps.pop(step)
-            if was.trial:
-                was.trial.num_in_flight -= 1
-            size = self._size_of(was.num_rows, was.num_prompt)
-            seconds = self._at_usual_prompt(was, seconds)
-            self._count_loss(size, was, seconds, emitted_per_row)
-            size.note(was.rung, seconds, num_rows=was.num_rows, num_prompt=was.num_prompt)
-            self._gains[was.rung].note(emitted_per_row, was.num_rows)
+        if step not in self._steps:
+            return
+        was = self._steps.pop(step)
+        if not was.num_rows:
+            if was.num_prompt >= _LEAST_READ:
+                self._most_token_s.note(seconds / was.num_prompt)
+            return
+        if was.trial:
+            was.trial.num_in_flight -= 1
+        size = self._size_of(was.num_rows, was.num_prompt)
+        seconds = self._at_usual_prompt(was, seconds)
+        self._count_loss(size, was, seconds, emitted_per_row)
+        size.note(was.rung, seconds, num_rows=was.num_rows, num_prompt=was.num_prompt)
+        self._gains[was.rung].note(emitted_per_row, was.num_rows)
 
     def _at_usual_prompt(self, step: _Step, seconds: float) -> float:
         """Seconds that a step would take with the middle of its octave of prompt tokens.
@@ -194,10 +167,10 @@ class Adaptation:
         Drafts are not tried in place of plain decoding before `least_steps`.
         """
         now, tried, most = size.num_steps, size.chosen, -1.0
-        is_poor = self.trial_credit_s < 0
         for rung, due in enumerate(size.due):
-            is_barred = size.chosen == 0 and (is_poor or now < least_steps)
-            if rung == size.chosen or now < due or is_barred:
+            if rung == size.chosen or now < due or (size.chosen == 0 and now < least_steps):
+                continue
+            if size.chosen == 0 and self.trial_credit_s < self._needed_credit_s(size, rung):
                 continue
             is_next = rung == 0 or rung == size.chosen + 1 == 1
             is_measured = is_next or size.chosen > 0 or size.costs[1].is_known
@@ -211,6 +184,28 @@ class Adaptation:
             nodes = self.ladder[tried].nodes / self.ladder[size.chosen].nodes
             most_s = IMPOSSIBLE * max(nodes, 1.0) * size.costs[size.chosen].usual
             size.begin_trial(tried, most_s=most_s)
+
+    def _needed_credit_s(self, size: BatchSize, rung: int) -> float:
+        """What trials of drafts may still cost when one of this rung begins.
+
+        Where drafts do not pay, a trial takes about half of its steps to show that. So drafts that
+        are not free are tried when there is time for these.
+        """
+        plain_s = size.costs[0].usual
+        loss_s = self._drafts_s(size.rows.value, rung)
+        if size.costs[rung].is_known:
+            loss_s = size.costs[rung].usual - plain_s
+        return loss_s * self._num_wanted(size, rung) / 2 if loss_s > _FREE_SHARE * plain_s else 0.0
+
+    def _drafts_s(self, num_rows: float, rung: int) -> float:
+        """Seconds that verifying the drafts of a rung should add to a step."""
+        return self._query_token_s * num_rows * self.ladder[rung].drafts
+
+    @property
+    def _query_token_s(self) -> float:
+        """Seconds of one more query token, by those of prompts; 0 where nothing is known."""
+        token_s = self._token_s if self._token_s.is_known else self._most_token_s
+        return token_s.usual if token_s.is_known else 0.0
 
     def _num_first(self, size: BatchSize) -> int:
         """Steps before the first trial of a size."""
@@ -252,12 +247,23 @@ class Adaptation:
             near = self._neighbour(num_rows, num_prompt)
             most = max(self._most_gain(rung) for rung in range(len(self.ladder)))
             wait = min(FIRST_STEPS / max(most - 1, 1e-9), DRAFT_WAIT)
+            free = self._cautious(num_rows)
+            is_undecided = near is None and self._drafts_s(num_rows, free) > 0
             self._sizes[octaves] = BatchSize(
                 len(self.ladder),
-                chosen=near.chosen if near else self._cautious(num_rows),
+                chosen=near.chosen if near else 0 if is_undecided else free,
                 first_trial=max(max(near.waits) / 16 if near else 0.0, wait),
+                is_undecided=is_undecided,
             )
         return self._sizes[octaves]
+
+    def _begin(self, size: BatchSize, num_rows: int) -> None:
+        """Begin with drafts if they are free by the price of a prompt token."""
+        size.is_undecided = False
+        free = self._cautious(num_rows)
+        plain_s = size.costs[0].usual - self._query_token_s * size.prompt.value
+        if self._drafts_s(num_rows, free) <= _FREE_SHARE * plain_s:
+            size.chosen = free
 
     def _cautious(self, num_rows: int) -> int:
         """The rung of a batch about which nothing is known: drafts that should be free, or none."""

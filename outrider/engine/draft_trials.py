@@ -60,6 +60,11 @@ class UsualSeconds:
         self.usual = math.inf
 
     @property
+    def num(self) -> int:
+        """Steps that are remembered."""
+        return len(self._last)
+
+    @property
     def is_known(self) -> bool:
         return bool(self._last)
 
@@ -88,8 +93,11 @@ class Trial:
 class BatchSize:
     """Batches of about one size: the cost of each rung, and when the next trials are due."""
 
-    def __init__(self, num_rungs: int, *, chosen: int, first_trial: float) -> None:
+    def __init__(
+        self, num_rungs: int, *, chosen: int, first_trial: float, is_undecided: bool = False
+    ) -> None:
         self.chosen = chosen  # the rung used outside of trials
+        self.is_undecided = is_undecided  # the first plain steps decide whether it begins to draft
         self.costs = [UsualSeconds() for _ in range(num_rungs)]
         self.rows, self.prompt = MovingMean(), MovingMean()  # of steps: rows, tokens of prompts
         self.num_steps = 0

@@ -28,7 +28,7 @@ class EmbeddedPrompts:
         self._ids = ContentIds(most_ids)
 
     def resolve(self, submission: Submission, runner: StepRunner) -> KnownPrompt:
-        if not submission.embeds:
+        if not submission.spans:
             return KnownPrompt(submission=submission, key=())
         tokens, spans = list(submission.prompt), []
         for span in submission.embeds:
@@ -36,10 +36,10 @@ class EmbeddedPrompts:
             tokens[span.first : span.stop] = [max(token, 0) for token in found]
             spans += _unknown_parts(span, found)
         key = list(tokens)
-        for span in spans:
-            key[span.first : span.stop] = self._ids.ids_of(span)
         resolved = replace(submission, prompt=tuple(tokens), embeds=tuple(spans))
-        return KnownPrompt(submission=resolved, key=tuple(key) if spans else ())
+        for each in resolved.spans:
+            key[each.first : each.stop] = self._ids.ids_of(each)
+        return KnownPrompt(submission=resolved, key=tuple(key) if resolved.spans else ())
 
 
 def _unknown_parts(span: EmbeddedSpan, found: tuple[int, ...]) -> list[EmbeddedSpan]:

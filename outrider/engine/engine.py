@@ -387,6 +387,8 @@ class Engine:
             if place < num_rounds:  # the bonus token is no draft; nor are tokens after the end
                 has_bonus = taken == len(tokens) and own.failure.is_none
                 request.note_round(drafted, num_accepted=taken - has_bonus)
+                slot = expected.saved_rounds.get(place, 0)
+                self._scheduler.borders.settle_round(placement, slot, taken)
             if request.finish != "running":
                 self._scheduler.finish(request)
                 self._forget(request)

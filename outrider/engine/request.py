@@ -31,14 +31,34 @@ class Placement:
     [0, goal)        known tokens at admission: the prompt, and tokens emitted before a preemption
     """
 
-    __slots__ = ("bound", "goal", "is_held", "lease", "num_in_flight", "request", "room", "row")
+    __slots__ = (
+        "bound",
+        "cuts",
+        "goal",
+        "is_held",
+        "lease",
+        "num_in_flight",
+        "request",
+        "room",
+        "row",
+    )
 
-    def __init__(self, request: "Request", *, row: int, lease: Lease, goal: int, room: int) -> None:
+    def __init__(
+        self,
+        request: "Request",
+        *,
+        row: int,
+        lease: Lease,
+        goal: int,
+        room: int,
+        cuts: tuple[int, ...] = (),
+    ) -> None:
         self.request = request
         self.row = row
         self.lease = lease
         self.goal = goal
         self.room = room  # positions that the pages of the lease have
+        self.cuts = cuts  # where chunks end, in order, so that the row state is saved there
         self.bound = lease.cached
         self.num_in_flight = 0  # decode rounds submitted and not yet read
         self.is_held = True  # False after finish or preemption: later results do not count
@@ -46,6 +66,11 @@ class Placement:
     @property
     def precedence(self) -> tuple[int, int]:
         return self.request.precedence
+
+    @property
+    def next_stop(self) -> int:
+        """Where its next chunk ends at the latest."""
+        return next((cut for cut in self.cuts if cut > self.bound), self.goal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from outrider.engine.adapter_slots import AdapterSlots
-from outrider.engine.adaptive_drafting import Adaptation, DraftPolicy, WholeBudget
+from outrider.engine.adaptive_drafting import Adaptation
+from outrider.engine.draft_policy import DraftPolicy, WholeBudget
 from outrider.engine.finished_texts import FinishedTexts
 from outrider.engine.pending_requests import PendingRequests
 from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
+from outrider.engine.prefix_cache.snapshot_slots import SnapshotSlots
 from outrider.engine.prompt_shares import pick_prompts, share_budget
 from outrider.engine.request import Phase, Placement, Request
+from outrider.engine.row_borders import RowBorders
 from outrider.engine.step_decision import ExpectedStep, StepDecision
 from outrider.engine.waiting_queue import WaitingQueue
 from outrider.errors import CapacityError, RequestError
@@ -53,7 +56,9 @@ class Scheduler:
             page_size=facts.host.page_size,
             enabled=facts.host.prefix_cache,
             lookahead=facts.draft.lookahead,
+            slots=SnapshotSlots(facts.snapshots.num) if facts.snapshots.row_bytes else None,
         )
+        self.borders = RowBorders(self.cache, every=facts.snapshots.every)
         self._adapters = AdapterSlots(facts.host.max_loras, pending.read_adapter)
         self._waiting = WaitingQueue()
         self._running: dict[Request, Placement] = {}
@@ -177,11 +182,9 @@ class Scheduler:
 
     def note_result(self, result: StepResult, num_rounds: int) -> None:
         """Measure how far drafting pays; the first rows of a step are its verify rounds."""
-        if num_rounds:
-            emitted = max(sum(map(len, result.tokens[:num_rounds])), 1)  # failed rows emit none
-            self._policy.note(
-                result.step, seconds=result.busy_s, emitted_per_row=emitted / num_rounds
-            )
+        emitted = max(sum(map(len, result.tokens[:num_rounds])), 1)  # failed rows emit none
+        emitted_per_row = emitted / num_rounds if num_rounds else 0.0
+        self._policy.note(result.step, seconds=result.busy_s, emitted_per_row=emitted_per_row)
 
     def _schedule_decodes(self, decision: StepDecision) -> None:
         ranked = tuple(self._decoding)  # some may be preempted in this loop
@@ -199,6 +202,7 @@ class Scheduler:
             budget = request.budget_within(rung.tree)
             most = budget.most_emitted
             decision.decode(placement, budget, most=most)
+            decision.save(placement, self.borders.save_round(placement, most))
             placement.bound += most
             placement.num_in_flight += 1
 
@@ -283,7 +287,10 @@ class Scheduler:
         head.phase, head.arrived = Phase.PREFILLING, None
         head.note_admission(lease.cached)
         room = len(lease.pages) * self._limits.page_size
-        placement = Placement(head, row=self._free_rows.pop(), lease=lease, goal=goal, room=room)
+        cuts = self.borders.cuts(lease, goal)
+        placement = Placement(
+            head, row=self._free_rows.pop(), lease=lease, goal=goal, room=room, cuts=cuts
+        )
         self._running[head] = placement
         insort(self._prefilling, placement, key=_rank)
         slot, loads = self._adapters.take(head.submission.adapter)
@@ -301,7 +308,7 @@ class Scheduler:
 
     def _schedule_chunks(self, decision: StepDecision) -> None:
         budget = self._chunk_budget(decision.num_decodes)
-        prompts = {each.request: each.goal - each.bound for each in self._prefilling}
+        prompts = {each.request: each.next_stop - each.bound for each in self._prefilling}
         picked = pick_prompts(prompts, self._facts.max_chunks)
         for request, count in share_budget(picked, budget).items():
             self._schedule_chunk(request, count, decision)
@@ -316,9 +323,11 @@ class Scheduler:
             tokens=tuple(request.tokens[start:stop]),
             follower=request.tokens[stop] if stop < len(request.tokens) else -1,
             embeds=spans_within(request.submission.embeds, start, stop),
+            images=spans_within(request.submission.images, start, stop),
         )
         decision.chunk(placement, chunk)
         placement.bound = stop
+        decision.save(placement, self.borders.save_chunk(placement))
         # Steps run in order, so requests admitted later find these pages written.
         self.cache.publish(placement.lease, request.cache_key(stop))
         if is_last:

@@ -1,5 +1,6 @@
 """A step while it is decided. Entries can be removed until it is frozen."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from outrider.engine.request import Placement, Request
@@ -9,6 +10,7 @@ from outrider.wire.row_sampling import Penalties
 from outrider.wire.scheduled_batch import (
     PageGrant,
     RowAdmission,
+    RowSnapshot,
     ScheduledBatch,
     ScheduledChunk,
     ScheduledDecodes,
@@ -23,6 +25,7 @@ class ExpectedStep:
     most: tuple[int, ...]  # most tokens that each can emit
     num_rounds: int  # the first rows are verify rounds, the others prompt chunks
     offered: tuple[Placement, ...]  # whose prompts are complete, for another engine to decode
+    saved_rounds: Mapping[int, int]  # slots of row states after verify rounds, by place
 
 
 _NO_COLUMNS: tuple[tuple[()], ...] = ((), (), (), ())
@@ -37,6 +40,7 @@ class StepDecision:
         self._grants: dict[Placement, list[PageGrant]] = {}
         self._decodes: list[tuple[Placement, int, Budget, int]] = []  # the arguments of `decode`
         self._chunks: dict[Placement, ScheduledChunk] = {}
+        self._saves: dict[Placement, int] = {}  # slots for the row state after the step
         self.drafts_per_row = 0  # on average, at most
         # They stay if the row is preempted: the adapter has its slot now.
         self.adapter_loads: tuple[AdapterLoad, ...] = ()
@@ -66,9 +70,10 @@ class StepDecision:
             row=placement.row,
             sampling=sampling,
             prompt=submission.prompt if needs_text else (),
-            embedded=tuple([(span.first, span.stop) for span in submission.embeds]),
+            embedded=tuple([(span.first, span.stop) for span in submission.spans]),
             output=tuple(request.tokens[num_prompt:]) if needs_output else (),
             arrived=arrived,
+            snapshot=0 if arrived else placement.lease.snapshots.restored,
             owner=owner,
             adapter_slot=adapter_slot,
         )
@@ -88,12 +93,18 @@ class StepDecision:
     def chunk(self, placement: Placement, chunk: ScheduledChunk) -> None:
         self._chunks[placement] = chunk
 
+    def save(self, placement: Placement, slot: int) -> None:
+        """The state of a row is copied after the step; slot 0 means that it is not."""
+        if slot:
+            self._saves[placement] = slot
+
     def remove(self, placement: Placement) -> None:
         """Remove everything about a request that is preempted before the step is frozen."""
         self._admissions.pop(placement.request, None)
         self._grants.pop(placement, None)
         self._decodes = [entry for entry in self._decodes if entry[0] is not placement]
         self._chunks.pop(placement, None)
+        self._saves.pop(placement, None)
 
     def freeze(self, step: int) -> tuple[ScheduledBatch, ExpectedStep]:
         """The batch, and the results to expect of its rows."""
@@ -111,6 +122,7 @@ class StepDecision:
                 most_drafts=self.drafts_per_row * len(placements),
             ),
             adapter_loads=self.adapter_loads,
+            snapshots=tuple(RowSnapshot(each.row, slot) for each, slot in self._saves.items()),
         )
         expected = ExpectedStep(
             placements=(*placements, *self._chunks),
@@ -122,5 +134,12 @@ class StepDecision:
                 if placement.request.is_offered and placement.bound == placement.goal
                 if not chunk.is_last
             ),
+            saved_rounds=self._saved_rounds(placements),
         )
         return batch, expected
+
+    def _saved_rounds(self, placements: tuple[Placement, ...]) -> Mapping[int, int]:
+        if not self._saves:  # the usual case
+            return {}
+        places = enumerate(placements)
+        return {place: self._saves[each] for place, each in places if each in self._saves}

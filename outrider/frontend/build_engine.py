@@ -59,7 +59,7 @@ def _build_with_role(plan: RankGroupPlan, on_progress: OnProgress) -> Engine:
     check_role(plan.config)
     home = ModelHome(plan.folder, plan.config, plan.read_vocabulary)
     runner, facts = home.build(on_progress)
-    ships_rows = not facts.host.prefix_cache  # only row state switches it off: see `check_role`
+    ships_rows = facts.snapshots.row_bytes > 0
     if plan.config.disaggregation.mode == "decode":  # the other one never drafts
         _check_drafter(plan, facts, partial(Engine, runner))
     engine = Engine(runner, facts, runner.grammars, AwakeHome())

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from outrider.frontend.engine_turns import EngineTurns
+from outrider.frontend.images.image_prompts import TEXT_ONLY, PromptImages
 from outrider.frontend.input_processor import InputChecks, InputProcessor
 from outrider.frontend.interrupts import held_interrupts
 from outrider.frontend.request_state import PreparedRequest, RequestState
@@ -32,7 +33,12 @@ class Frontend:
     Callers may be threads: a step of one of them runs the requests of all.
     """
 
-    def __init__(self, engine: EnginePort, tokenizer: Tokenizer | NoTokenizer) -> None:
+    def __init__(
+        self,
+        engine: EnginePort,
+        tokenizer: Tokenizer | NoTokenizer,
+        images: PromptImages = TEXT_ONLY,
+    ) -> None:
         self._engine = engine
         self._turns = EngineTurns()
         self._delivery = threading.RLock()  # held while outputs change, and while one is read
@@ -41,7 +47,7 @@ class Frontend:
         self._ids = itertools.count()
         self._requests: dict[str, tuple[RequestState, int]] = {}  # by the id the engine knows
         self.tokenizer = tokenizer
-        self.inputs = InputProcessor(engine, tokenizer)
+        self.inputs = InputProcessor(engine, tokenizer, images)
 
     @property
     def is_idle(self) -> bool:
@@ -136,6 +142,7 @@ class Frontend:
                 cache_salt=request.prepared.params.cache_salt,
                 transfer=request.prepared.transfer,
                 embeds=request.prepared.embeds,
+                images=request.prepared.images,
                 adapter=request.prepared.adapter,
             )
         )

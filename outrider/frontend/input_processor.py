@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from outrider.errors import RequestError
@@ -15,6 +16,7 @@ from outrider.frontend.call_cost import (
     check_call,
 )
 from outrider.frontend.continued_message import render_continued
+from outrider.frontend.images.image_prompts import TEXT_ONLY, PromptImages
 from outrider.frontend.prompts import Message, TextPrompt, TokenPrompt
 from outrider.frontend.read_embeds import check_embeds_params
 from outrider.frontend.request_state import PreparedRequest
@@ -69,8 +71,14 @@ class InputChecks(Protocol):
 class InputProcessor:
     """Renders conversations, encodes prompts, and checks requests against the model."""
 
-    def __init__(self, engine: InputChecks, tokenizer: Tokenizer | NoTokenizer) -> None:
+    def __init__(
+        self,
+        engine: InputChecks,
+        tokenizer: Tokenizer | NoTokenizer,
+        images: PromptImages = TEXT_ONLY,
+    ) -> None:
         self._engine = engine
+        self._images = images
         self.tokenizer = tokenizer
         self.bounds = ModelBounds(
             max_context=engine.max_context,
@@ -89,15 +97,22 @@ class InputProcessor:
                 "continue_final_message and add_generation_prompt exclude each other; "
                 "set add_generation_prompt to false"
             )
-        template = self.tokenizer.chat_template
+        template, taken = self.tokenizer.chat_template, self._images.take(messages)
         if continue_final_message:
-            return render_continued(lambda marked: template.render(marked, **values), messages)
-        return TextPrompt(template.render(messages, **values), add_special=False)
+            rendered = render_continued(
+                lambda marked: template.render(marked, **values), taken.messages
+            )
+        else:
+            rendered = TextPrompt(template.render(taken.messages, **values), add_special=False)
+        return replace(rendered, images=taken.images)
 
     def encode(self, prompt: TextPrompt | TokenPrompt) -> tuple[int, ...]:
         """The token ids of a prompt."""
+        return self._encoded(prompt).token_ids
+
+    def _encoded(self, prompt: TextPrompt | TokenPrompt) -> TokenPrompt:
         if isinstance(prompt, TokenPrompt):
-            return prompt.token_ids
+            return prompt
         if not prompt.text:
             raise RequestError("the prompt is empty; give at least one character")
         # Tokenizing megabytes takes seconds; this check takes none.
@@ -106,7 +121,10 @@ class InputProcessor:
                 f"the prompt has {len(prompt.text)} characters, which the context of "
                 f"{self.bounds.max_context} tokens cannot hold; shorten it"
             )
-        return tuple(self.tokenizer.encode(prompt.text, add_special=prompt.add_special))
+        encode = partial(self.tokenizer.encode, add_special=prompt.add_special)
+        if prompt.images:
+            return self._images.expand(prompt, encode)
+        return TokenPrompt(tuple(encode(prompt.text)))
 
     def prepare_call(
         self, requests: Sequence[PromptRequest], limits: CallLimits, admit: Admit = admit_any
@@ -125,14 +143,14 @@ class InputProcessor:
         adapter: Adapter = NO_ADAPTER,
     ) -> PreparedRequest:
         """Check a request against the model, without submitting it."""
-        tokens = self._truncate(self.encode(prompt), params)
+        encoded = self._encoded(prompt)
+        if encoded.embeds or encoded.images:
+            check_embeds_params(params)
+        tokens = self._truncate(encoded.token_ids, params)
         if params.stops and isinstance(self.tokenizer, NoTokenizer):
             raise RequestError("stop strings need a tokenizer; use stop_token_ids instead")
         limits = resolve_limits(params, prompt_len=len(tokens), bounds=self.bounds)
-        embeds = prompt.embeds if isinstance(prompt, TokenPrompt) else ()
-        if embeds:
-            check_embeds_params(params)
-        self._engine.check(tokens, limits, embeds)
+        self._engine.check(tokens, limits, encoded.embeds)
         self._engine.check_adapter(adapter)
         if params.grammar_spec.kind != "none":
             self._engine.check_grammar(params.grammar_spec)
@@ -158,7 +176,8 @@ class InputProcessor:
                 replace(sampling, seed=child_seed(seed, index)) for index in range(params.n)
             ),
             budget=params.draft_budget,
-            embeds=embeds,
+            embeds=encoded.embeds,
+            images=encoded.images,
             adapter=adapter,
         )
 
@@ -190,10 +209,10 @@ class InputProcessor:
 
 def with_transfer(prepared: PreparedRequest, transfer: TransferOrder) -> PreparedRequest:
     """The request with the engine that shares it. Transfers name prompts by their tokens."""
-    if prepared.embeds and transfer.kind != "none":
+    if (prepared.embeds or prepared.images) and transfer.kind != "none":
         raise RequestError(
-            "prompt_embeds cannot be computed by one server and decoded by another; send the "
-            "request to a server without --disaggregation-mode"
+            "prompt_embeds and images cannot be computed by one server and decoded by another; "
+            "send the request to a server without --disaggregation-mode"
         )
     return replace(prepared, transfer=transfer)
 

@@ -22,6 +22,7 @@ from outrider.engine.parallel_engine import AnyEngine
 from outrider.errors import OutriderError, RequestError
 from outrider.frontend.batch_bar import batch_bar, no_bar
 from outrider.frontend.frontend import Frontend
+from outrider.frontend.images.image_prompts import open_image_prompts
 from outrider.frontend.interrupts import held_interrupts, import_torch
 from outrider.frontend.llm_config import (
     attention_choice,
@@ -176,7 +177,8 @@ class LLM:
         )
         opened = open_model(choose_model(str(model), flags), config, BarReporter())
         self._engine, self._pooling = _open_engine(opened), opened.pooling
-        self.frontend = Frontend(self._engine, opened.tokenizer)
+        images = open_image_prompts(opened.folder, opened.vision, opened.image_limits)
+        self.frontend = Frontend(self._engine, opened.tokenizer, images)
         self._defaults = override(SamplingParams(seed=seed), opened.sampling_defaults)
 
     def get_default_sampling_params(self) -> SamplingParams:

@@ -75,6 +75,7 @@ def cache_config(
         prefix=prefix,
         memory_share=memory_share,
         kv_dtype=flags.get("kv_cache_dtype", "auto"),
+        row_snapshots=flags.get("row_snapshots", "auto"),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from outrider.config.engine_config import EngineConfig
 from outrider.frontend.find_drafter import find_drafter
+from outrider.frontend.images.image_limits import DEFAULT_LIMITS, ImageLimits
 from outrider.frontend.tokenizer.open_tokenizer import (
     MODELS_OWN,
     TokenizerChoice,
@@ -18,6 +19,7 @@ from outrider.hub.download_progress import Reporter
 from outrider.hub.generation_config import AUTO, SamplingDefaults, sampling_defaults
 from outrider.hub.pooling_config import PoolingConfig, read_pooling
 from outrider.hub.resolve_model import resolve_model
+from outrider.hub.vision_config import VisionConfig, read_vision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,7 @@ class ModelChoice:
     text: TokenizerChoice = MODELS_OWN
     generation_config: str = AUTO  # auto, vllm, or a folder
     pooler: Mapping[str, Any] = field(default_factory=dict)  # vLLM's pooler config
+    image_limits: ImageLimits = DEFAULT_LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,8 @@ class OpenedModel:
     config: EngineConfig  # with the drafter that was found
     sampling_defaults: SamplingDefaults
     pooling: PoolingConfig  # how embeddings of texts are made
+    vision: VisionConfig  # whether it reads images
+    image_limits: ImageLimits
 
 
 def open_model(choice: ModelChoice, config: EngineConfig, reporter: Reporter) -> OpenedModel:
@@ -55,4 +60,6 @@ def open_model(choice: ModelChoice, config: EngineConfig, reporter: Reporter) ->
             folder, model=choice.model, source=choice.generation_config
         ),
         pooling=read_pooling(folder, choice.pooler),
+        vision=read_vision(folder),
+        image_limits=choice.image_limits,
     )

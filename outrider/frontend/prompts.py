@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from outrider.errors import RequestError
+from outrider.frontend.images.given_image import GivenImage, image_of
 from outrider.frontend.read_embeds import read_embeds
 from outrider.wire.embedded_span import EmbeddedSpan
+from outrider.wire.image_span import ImageSpan
 
 _SHAPES = (
-    'give a string, a list of token ids, {"prompt": ...}, {"prompt_token_ids": [...]} or '
-    '{"prompt_embeds": [tokens, hidden]}'
+    'give a string, a list of token ids, {"prompt": ...}, {"prompt_token_ids": [...]}, '
+    '{"prompt_embeds": [tokens, hidden]} or {"prompt": ..., "multi_modal_data": {"image": ...}}'
 )
 
 
@@ -21,6 +23,7 @@ class TextPrompt:
     text: str
     add_special: bool = True
     answer_begin: str = ""  # the content of the message that the answer continues
+    images: tuple[GivenImage, ...] = ()  # for the placeholders in the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class TokenPrompt:
 
     token_ids: tuple[int, ...]
     embeds: tuple[EmbeddedSpan, ...] = ()  # in place of some of them
+    images: tuple[ImageSpan, ...] = ()  # likewise
 
 
 Message = Mapping[str, Any]
@@ -74,6 +78,8 @@ def is_conversation(value: object) -> TypeGuard[Sequence[Message]]:
 
 
 def _parse_mapping(prompt: Mapping[str, Any]) -> TextPrompt | TokenPrompt:
+    if prompt.get("multi_modal_data"):
+        return _parse_images(prompt)
     if "prompt_embeds" in prompt:
         return embedded_prompt(read_embeds(prompt["prompt_embeds"]))
     if "prompt_token_ids" in prompt:
@@ -81,6 +87,18 @@ def _parse_mapping(prompt: Mapping[str, Any]) -> TextPrompt | TokenPrompt:
     if isinstance(prompt.get("prompt"), str):
         return TextPrompt(prompt["prompt"])
     raise RequestError(f"a prompt cannot have the keys {sorted(prompt)}; {_SHAPES}")
+
+
+def _parse_images(prompt: Mapping[str, Any]) -> TextPrompt:
+    """A text with placeholders, and one image of PIL or several, as vLLM takes them."""
+    given = prompt["multi_modal_data"]
+    if not isinstance(prompt.get("prompt"), str) or not isinstance(given, Mapping):
+        raise RequestError(f"images belong to a prompt that is a text; {_SHAPES}")
+    if other := sorted(given.keys() - {"image"}):
+        raise RequestError(f"multi_modal_data may have images only, got {other[0]}; leave it out")
+    images = given["image"]
+    listed = images if isinstance(images, list | tuple) else [images]
+    return TextPrompt(prompt["prompt"], images=tuple(image_of(each) for each in listed))
 
 
 def embedded_prompt(span: EmbeddedSpan) -> TokenPrompt:

@@ -40,9 +40,13 @@ def span_of(array: "np.ndarray") -> EmbeddedSpan:
 def check_embeds_params(params: SamplingParams) -> None:
     """Refuse what needs the tokens of a prompt."""
     if params.prompt_logprobs is not None:
-        raise RequestError("embeddings have no prompt_logprobs; leave them out, or send token ids")
+        raise RequestError(
+            "embeddings and images have no prompt_logprobs; leave them out, or send token ids"
+        )
     if params.truncate_prompt_tokens is not None:
-        raise RequestError("prompt_embeds are not truncated; send fewer of them")
+        raise RequestError(
+            "prompts with prompt_embeds or images are not truncated; send fewer of them"
+        )
 
 
 def _is_tensor(given: Any) -> bool:

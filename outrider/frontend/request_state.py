@@ -22,6 +22,7 @@ from outrider.wire.draft_budget import Budget
 from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.failure import NO_FAILURE, RequestFailure
 from outrider.wire.hidden_states import RowStatesMode
+from outrider.wire.image_span import ImageSpan
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
 from outrider.wire.submission import NOTHING_YET, FinishReason, Limits, RequestUpdate
@@ -43,6 +44,7 @@ class PreparedRequest:
     transfer: TransferOrder = NO_TRANSFER
     adapter: Adapter = NO_ADAPTER
     embeds: tuple[EmbeddedSpan, ...] = ()  # in place of tokens of the prompt
+    images: tuple[ImageSpan, ...] = ()  # likewise
 
     @property
     def known_prompt(self) -> tuple[int, ...]:

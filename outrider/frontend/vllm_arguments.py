@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from outrider.config.engine_config import LoraConfig
 from outrider.config.lora_checks import check_lora
 from outrider.errors import ConfigError
+from outrider.frontend.images.image_limits import parse_limits
 from outrider.frontend.open_model import ModelChoice
 from outrider.frontend.tokenizer.open_tokenizer import TokenizerChoice
 from outrider.hub.generation_config import AUTO
@@ -28,10 +29,13 @@ class OtherArguments(TypedDict, total=False):
     enable_expert_parallel: bool
     quantization: str | None  # "fp8" quantises the projections of a float folder at load
     kv_cache_dtype: str  # "fp8", "fp8_e4m3" or "fp8_e5m2": keys and values in one byte
+    row_snapshots: int | str  # copies of row state that cached prefixes continue from, or "auto"
     attention_backend: str  # of the target, and of the drafter unless it has another
     speculative_draft_attention_backend: str
     check_draft: bool  # at load, report a drafter that is useless with this model
     pooler_config: Mapping[str, Any] | None  # how `embed` makes embeddings, in vLLM's words
+    limit_mm_per_prompt: Mapping[str, int] | None  # {"image": 2}: the most images of a prompt
+    allowed_local_media_path: str  # folder whose files `file:` addresses of images may name
     # names of flags
     max_context: int | None
     context_length: int | None
@@ -100,4 +104,8 @@ def choose_model(model: str, arguments: Mapping[str, Any]) -> ModelChoice:
         ),
         generation_config=arguments.get("generation_config") or AUTO,
         pooler=arguments.get("pooler_config") or {},
+        image_limits=parse_limits(
+            arguments.get("limit_mm_per_prompt"),
+            str(arguments.get("allowed_local_media_path") or ""),
+        ),
     )

@@ -1,10 +1,12 @@
 """The stored projections and norms of attention with keys and values, as one layer loads them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 
+from outrider.distributed.rank_group import RankGroup
 from outrider.models.adapters.adapter_bank import ReadRows, StackRows
 from outrider.models.decoder_tensors import FUSED_QKV, QKV
 from outrider.models.layers.attention_layer import (
@@ -18,6 +20,7 @@ from outrider.models.layers.kv_scales import KVScales
 from outrider.models.layers.normed_linear import project_behind
 from outrider.models.model_config import AttentionConfig, ModelConfig
 from outrider.models.qkv_tensors import spread_heads, stack_qkv
+from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.linear.linear import BiasedLinear, Linear
 from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
@@ -64,22 +67,34 @@ class AttentionLoader:
         self._prefix = prefix
         self._reader = reader
         self._rope = config.pattern.rope_at(layer)
-        self._rule = config.rule_at(layer)
+        self._layer = layer
 
-    def load(self, norm: Norm, *, num_ranks: int) -> tuple[Norm, SelfAttention]:
+    def load(self, norm: Norm, ranks: RankGroup) -> tuple[Norm, SelfAttention]:
         """The norm that remains before the attention, and the attention."""
         has_gates = self._config.family.has_output_gate
         apart = SplitProjection(
             self._attention, qkv=self._qkv(), head_norm=self._head_norm(), has_gates=has_gates
         )
-        norm, project = project_behind(norm, apart, num_ranks=num_ranks)
+        norm, project = project_behind(norm, apart, num_ranks=ranks.size)
         return norm, SelfAttention(
             project=project,
             gate=SigmoidGate() if has_gates else NoGate(),
-            output=self._reader.linear(self._prefix + "o_proj.weight"),
-            rule=self._rule,
+            output=self._output(ranks.rank),
+            rule=self._rule_with_sinks(),
             kv_scales=self._reader.kv_scales(self._prefix, self._attention),
         )
+
+    def _output(self, rank: int) -> Linear:
+        linear = self._reader.linear(self._prefix + "o_proj.weight")
+        if not self._config.family.style.has_output_bias or rank:  # one rank adds it for all
+            return linear
+        return BiasedLinear(linear, self._reader.read(self._prefix + "o_proj.bias"))
+
+    def _rule_with_sinks(self) -> AttentionRule:
+        rule = self._config.rule_at(self._layer)
+        if not self._config.family.style.has_sinks:
+            return rule
+        return replace(rule, sinks=self._reader.read(self._prefix + "sinks").float())
 
     def _qkv(self) -> Linear:
         style = self._config.family.style

@@ -5,7 +5,6 @@ Peak memory is the finished model and one fused projection.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -31,32 +30,23 @@ from outrider.models.decoder_tensors import (
     FUSED_GATE_UP,
     HEAD,
     RECURRENT,
-    ROUTER_BIAS,
-    SHARED_GATE,
-    expert_family,
-    expert_tensors,
     layer_prefix,
     tensor_shapes,
 )
 from outrider.models.expert_config import ExpertsConfig
 from outrider.models.expert_tensors import (
-    ExpertTensors,
     are_stacked,
-    sizes_of,
 )
-from outrider.models.expert_weights import read_experts
 from outrider.models.latent_tensors import load_latent_attention
 from outrider.models.layers.adjusted_layers import AdjustedAttention, AdjustedFeed, Scaled
 from outrider.models.layers.attention_layer import Attention
-from outrider.models.layers.expert_parallel import divide_experts, held_experts
-from outrider.models.layers.gated_activation import Gate, SharedGate, gate_of
+from outrider.models.layers.gated_activation import Gate, gate_of
 from outrider.models.layers.kv_scales import KVScales
 from outrider.models.layers.mlp import FeedForward, Mlp
-from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.normed_linear import gate_behind
 from outrider.models.layers.reduced_layers import ReducedAttention, ReducedFeed
 from outrider.models.layers.rotary_embedding import make_rotaries
-from outrider.models.layers.router import TopKRouter
+from outrider.models.mixture_loader import MixtureLoader
 from outrider.models.model_config import (
     AttentionConfig,
     LatentConfig,
@@ -69,7 +59,6 @@ from outrider.models.quantised.stored_kv_scales import find_kv_scales, scales_of
 from outrider.models.rank_share import decoder_cuts, share_of
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
-from outrider.models.registry import ExpertFamily
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_source import RenamedTensors, TensorSource
 from outrider.ops.linear.any_weight import AnyWeight, fuse_weights, place_weight, stack_weights
@@ -82,7 +71,7 @@ from outrider.ops.linear.choose_linear import (
     wide_linear,
 )
 from outrider.ops.linear.linear import Linear
-from outrider.ops.moe.experts import make_experts
+from outrider.ops.norm_rope.layer_norm import LayerNorm
 from outrider.ops.norm_rope.rms_norm import Norm, NormLater, make_norm
 
 _log = logging.getLogger(__name__)
@@ -102,7 +91,7 @@ def load_decoder(
     config = read_config(folder)
     with Checkpoint(folder, config.family.nesting, quantization) as checkpoint:
         check_tensors(checkpoint, config)
-        if checkpoint.is_partial:
+        if checkpoint.is_partial and not config.family.reads_images:
             _log.info("the vision part is not loaded: text only")
         builder = _Builder(
             config,
@@ -189,6 +178,13 @@ class _Builder:
         self._dtype = computed_dtype(dtype, device)
         self._device = device
         self.adapters: AdapterWeights = NO_ADAPTERS
+        self._mixtures = MixtureLoader(
+            self._config,
+            self,
+            make_linear=self.make_linear,
+            make_wide_linear=lambda weight: wide_linear(weight, arithmetic),
+            ranks=ranks,
+        )
         if isinstance(config.experts, ExpertsConfig) and is_computed_in_float32(dtype, device):
             raise ConfigError(
                 f"experts cannot be stored as {dtype} on {device.type}; use --dtype bfloat16 or "
@@ -257,6 +253,7 @@ class _Builder:
             mlp_norm=mlp_norm,
             mlp=mlp,
             rotary=self._config.pattern.rope_index(index),
+            is_parallel=self._config.family.style.is_parallel,
         )
 
     def _attention(self, index: int) -> tuple[Norm, Attention]:
@@ -274,63 +271,29 @@ class _Builder:
         if isinstance(config, LatentConfig):
             return norm, load_latent_attention(config, self._config.rope, prefix, self)
         loader = AttentionLoader(self._config, config, prefix, self, layer=index)
-        return loader.load(norm, num_ranks=self._ranks.size)
+        return loader.load(norm, self._ranks)
 
     def _feed(self, index: int, *, are_stacked: bool) -> tuple[Norm, FeedForward]:
         layer, config = layer_prefix(index), self._config
         experts, style = config.experts_at(index), config.family.style
         norm = self._layer_norm(index, style.norms.before_feed)
         if isinstance(experts, ExpertsConfig):
-            tensors = expert_tensors(self._config, experts, are_stacked=are_stacked)
-            return norm, self._mixture(layer, experts, tensors)
-        gate = self._gate(layer + "mlp.")
+            return norm, self._mixtures.load(layer, experts, are_stacked=are_stacked)
+        gate = self.gate(layer + "mlp.")
         if style.norms.before_feed:
             norm, gate = gate_behind(norm, gate)
         return norm, Mlp(gate=gate, down=self.linear(layer + "mlp.down_proj.weight"))
 
-    def _dense(self, block: str) -> Mlp:
-        return Mlp(gate=self._gate(block), down=self.linear(block + "down_proj.weight"))
-
-    def _gate(self, block: str) -> Gate:
+    def gate(self, block: str) -> Gate:
+        """The gate of a dense part."""
         style, names = self._config.family.style, ("gate_proj.weight", "up_proj.weight")
         stored = (FUSED_GATE_UP,) if style.has_fused_projections else names
         return gate_of(self.linear(*(block + name for name in stored)), style.activation)
 
-    def _mixture(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> MoeMlp:
-        held = held_experts(config.num, self._ranks)
-        sizes = sizes_of(replace(config, num=len(held)), self._config.block.hidden)
-        gate_up, down = read_experts(self, tensors, layer, sizes, held, self._empty)
-        return MoeMlp(
-            router=self._router(layer, config, tensors),
-            experts=divide_experts(make_experts(gate_up, down), held, self._ranks.experts),
-            shared=self._shared(layer, config),
-        )
-
-    def _shared(self, layer: str, config: ExpertsConfig) -> tuple[FeedForward, ...]:
-        if not config.shared:
-            return ()
-        block = layer + expert_family(self._config).names.shared
-        if not config.has_shared_gate:
-            return (self._dense(block),)
-        share = wide_linear(self.read_wide(layer + SHARED_GATE), self._arithmetic)
-        down = self.linear(block + "down_proj.weight")
-        return (Mlp(gate=SharedGate(self._gate(block), share), down=down),)
-
-    def _router(self, layer: str, config: ExpertsConfig, tensors: ExpertTensors) -> TopKRouter:
-        """In float32 where the family computes it so, because near ties of experts are common."""
-        family, bias = self._config.family.experts, torch.empty(0, device=self._device)
-        if config.has_bias:
-            bias = self.read_wide(layer + ROUTER_BIAS)
-        if not isinstance(family, ExpertFamily) or family.routing == "softmax":
-            gate = self.make_linear(self.read(layer + tensors.router))
-            return TopKRouter(config.routing, gate=gate, bias=bias)
-        gate = wide_linear(self.read_wide(layer + tensors.router), self._arithmetic)
-        return TopKRouter(config.routing, gate=gate, bias=bias)
-
     def read_wide(self, name: str) -> torch.Tensor:
         return self.read_part(name).to(self._device, torch.float32)
 
-    def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+    def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
 
     def _layer_norm(self, index: int, name: str) -> Norm:
@@ -340,7 +303,8 @@ class _Builder:
         return self._norm(f"{layer_prefix(index)}{name}.weight")
 
     def _norm(self, name: str) -> Norm:
-        return make_norm(self.norm_weight(name), self._config.block.norm_eps)
+        make = LayerNorm if self._config.family.style.has_layer_norms else make_norm
+        return make(self.norm_weight(name), self._config.block.norm_eps)
 
     def norm_weight(self, name: str) -> torch.Tensor:
         stored, family = self.read_part(name), self._config.family

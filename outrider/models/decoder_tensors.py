@@ -12,6 +12,7 @@ from outrider.models.expert_tensors import (
 )
 from outrider.models.latent_tensors import latent_shapes
 from outrider.models.model_config import LatentConfig, ModelConfig
+from outrider.models.paired_experts import PACKED_GATE_UP, PairedExperts, StackedPairs
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import STACKED_QKV, recurrent_shapes
 from outrider.models.registry import ExpertFamily
@@ -52,11 +53,16 @@ def stacked_parts(config: ModelConfig, name: str) -> tuple[int, ...]:
     recurrence, experts = config.recurrence, config.experts
     if isinstance(recurrence, Recurrence) and name.endswith(STACKED_QKV):
         return (recurrence.keys, recurrence.keys, recurrence.values)
-    if isinstance(experts, ExpertsConfig) and name.endswith(STACKED_GATE_UP):
+    if isinstance(experts, ExpertsConfig) and name.endswith(_halved(config)):
         return (experts.intermediate, experts.intermediate)
     if config.family.style.has_fused_projections:
         return _fused_parts(config, name)
     return ()
+
+
+def _halved(config: ModelConfig) -> str:
+    """How the names of expert tensors end that have all gates before the ups."""
+    return PACKED_GATE_UP if expert_family(config).has_pairs else STACKED_GATE_UP
 
 
 def _fused_parts(config: ModelConfig, name: str) -> tuple[int, ...]:
@@ -98,6 +104,10 @@ def _attention_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tu
         yield "self_attn.q_norm.weight", (attention.head_dim,)
         yield "self_attn.k_norm.weight", (attention.head_dim,)
     yield "self_attn.o_proj.weight", (hidden, query)
+    if family.style.has_output_bias:
+        yield "self_attn.o_proj.bias", (hidden,)
+    if family.style.has_sinks:
+        yield "self_attn.sinks", (attention.heads,)
 
 
 def _feed_shapes(
@@ -130,8 +140,10 @@ def _dense_shapes(block: str, hidden: int, wide: int) -> Iterator[tuple[str, tup
 def expert_tensors(
     config: ModelConfig, experts: ExpertsConfig, *, are_stacked: bool
 ) -> ExpertTensors:
-    sizes, names = sizes_of(experts, config.block.hidden), expert_family(config).names
-    return StackedExperts(sizes) if are_stacked else ApartExperts(sizes, names)
+    sizes, family = sizes_of(experts, config.block.hidden), expert_family(config)
+    if family.has_pairs:
+        return StackedPairs(sizes) if are_stacked else PairedExperts(sizes)
+    return StackedExperts(sizes) if are_stacked else ApartExperts(sizes, family.names)
 
 
 def expert_family(config: ModelConfig) -> ExpertFamily:

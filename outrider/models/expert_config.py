@@ -13,6 +13,7 @@ from outrider.models.config_fields import (
     read_size_or,
 )
 from outrider.models.registry import ExpertFamily
+from outrider.ops.moe.expert_gate import SWIGLU, ExpertGate
 from outrider.ops.moe.routing_config import ONE_GROUP, ExpertGroups, RoutingConfig
 
 
@@ -27,6 +28,7 @@ class ExpertsConfig:
     shared: int = 0  # width of the shared expert, which runs for every token; 0: there is none
     has_bias: bool = False  # a stored bias per expert is added to its score for selection
     has_shared_gate: bool = False  # a gate scales the shared expert of each token
+    gate: ExpertGate = SWIGLU
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,16 @@ def parse_experts(
         layers=_sparse_layers(fields, num_layers) if family.may_be_dense else _all(num_layers),
         shared=read_size(fields, family.shared) if family.shared else 0,
         has_shared_gate=bool(family.shared),
+        gate=_paired_gate(fields) if family.has_pairs else SWIGLU,
+    )
+
+
+def _paired_gate(fields: Mapping[str, Any]) -> ExpertGate:
+    """The clipped SwiGLU of gpt-oss."""
+    return ExpertGate(
+        limit=read_real_or(fields, "swiglu_limit", 7.0),
+        alpha=read_real_or(fields, "swiglu_alpha", 1.702),
+        shift=1.0,
     )
 
 

@@ -8,18 +8,20 @@ import torch
 
 from outrider.models.expert_config import ExpertsConfig
 from outrider.models.registry import ExpertNames
+from outrider.ops.moe.expert_gate import NO_BIASES, ExpertBiases
 
 Shape = tuple[int, ...]
 Read = Callable[[str], torch.Tensor]  # the tensor of this name
 
 STACKED_GATE_UP = "mlp.experts.gate_up_proj"
-_STACKED_DOWN = "mlp.experts.down_proj"
+STACKED_DOWN = "mlp.experts.down_proj"
 
 
 class ExpertTensors(Protocol):
     """The expert tensors of a layer. Names are those below the layer."""
 
     router: str  # [experts, hidden]
+    router_bias: str  # [experts]; empty where there is none
 
     def shapes(self) -> Iterator[tuple[str, Shape]]: ...
 
@@ -37,6 +39,10 @@ class ExpertTensors(Protocol):
 
     def read_down(self, read: Read, into: torch.Tensor, held: range) -> None:
         """Copy down projections of the held experts to [held, hidden, intermediate]."""
+        ...
+
+    def read_biases(self, read: Read, held: range) -> ExpertBiases:
+        """The biases of the held experts, as stored."""
         ...
 
 
@@ -59,6 +65,8 @@ class ExpertSizes:
 
 class ApartExperts:
     """Three tensors per expert, with the names of the family."""
+
+    router_bias = ""
 
     def __init__(self, sizes: ExpertSizes, names: ExpertNames) -> None:
         self.router = f"{names.block}.gate.weight"
@@ -90,6 +98,10 @@ class ApartExperts:
         for place, expert in enumerate(held):
             into[place].copy_(read(self._name(expert, self._names.down)))
 
+    def read_biases(self, read: Read, held: range) -> ExpertBiases:
+        del read, held
+        return NO_BIASES
+
     def _name(self, expert: int, part: str) -> str:
         return f"{self._names.block}.experts.{expert}.{part}.weight"
 
@@ -98,6 +110,7 @@ class StackedExperts:
     """Two tensors for all experts of a layer, as transformers 5 can write them."""
 
     router = "mlp.gate.weight"
+    router_bias = ""
 
     def __init__(self, sizes: ExpertSizes) -> None:
         self._sizes = sizes
@@ -105,7 +118,7 @@ class StackedExperts:
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         yield self.router, (self._sizes.num, self._sizes.hidden)
         yield STACKED_GATE_UP, self._sizes.gate_up
-        yield _STACKED_DOWN, self._sizes.down
+        yield STACKED_DOWN, self._sizes.down
 
     def gate_up_names(self, held: range) -> tuple[str, ...]:
         del held
@@ -119,7 +132,11 @@ class StackedExperts:
         into.copy_(read(STACKED_GATE_UP)[held.start : held.stop])
 
     def read_down(self, read: Read, into: torch.Tensor, held: range) -> None:
-        into.copy_(read(_STACKED_DOWN)[held.start : held.stop])
+        into.copy_(read(STACKED_DOWN)[held.start : held.stop])
+
+    def read_biases(self, read: Read, held: range) -> ExpertBiases:
+        del read, held
+        return NO_BIASES
 
 
 def sizes_of(config: ExpertsConfig, hidden: int) -> ExpertSizes:
@@ -128,4 +145,4 @@ def sizes_of(config: ExpertsConfig, hidden: int) -> ExpertSizes:
 
 def are_stacked(stored: Iterable[str]) -> bool:
     """Whether these tensor names are of stacked experts."""
-    return any(name.endswith((STACKED_GATE_UP, _STACKED_DOWN)) for name in stored)
+    return any(name.endswith((STACKED_GATE_UP, STACKED_DOWN)) for name in stored)

@@ -1,7 +1,7 @@
 """The supported architectures. All but DeepSeek-V4 share one decoder and differ by data only."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from outrider.errors import ConfigError
 from outrider.models.mtp.module_tables import (
@@ -44,6 +44,7 @@ class ExpertFamily:
         1,
     )  # groups, and those selected, where n_group and topk_group are absent
     shared: str = ""  # the field with the width of a gated expert of every token, if any
+    has_pairs: bool = False  # stored as gpt-oss does: see `paired_experts`
     names: ExpertNames
 
 
@@ -78,6 +79,10 @@ class LayerStyle:
     activation: Activation = "silu"
     has_joint_head_norm: bool = False  # queries and keys are normalised over all heads at once
     has_fused_projections: bool = False  # stored: qkv_proj and gate_up_proj
+    has_layer_norms: bool = False  # norms subtract the mean; their epsilon is `layer_norm_eps`
+    is_parallel: bool = False  # attention and feed-forward read the same input
+    has_sinks: bool = False  # a stored score per query head, which has no key
+    has_output_bias: bool = False  # of attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +102,12 @@ class RopeStyle:
 
     local_theta: float = 0.0  # of layers with windows, if they have a rope of their own; 0: no
     is_listed: bool = False  # `no_rope_layers` has 0 for layers without rope
+    is_interleaved: bool = False  # rotated pairs are stored side by side
+    is_of_windows: bool = False  # layers without sliding window have no rope
+    usual_scaling: tuple[tuple[str, Any], ...] = ()  # where config.json has no rope fields
 
 
-Scaling = Literal["none", "gemma", "granite"]  # which fields of config.json have multipliers
+Scaling = Literal["none", "cohere", "gemma", "granite"]  # which fields have multipliers
 RecurrentProjections = Literal["none", "fused", "apart"]  # tensors: Qwen3-Next two, Qwen3.5 four
 
 
@@ -128,6 +136,7 @@ class Family:
     experts: ExpertFamily | DenseFamily = DenseFamily()
     modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
     nesting: Nesting = FLAT  # prefixes of fields and tensors
+    reads_images: bool = False  # the folder's vision tower is loaded, too
     has_output_layer: bool = True  # False: the embedding is used for logits, too
 
 
@@ -217,6 +226,43 @@ _DEEPSEEK_V3 = ExpertFamily(
     usual_groups=(8, 4),
     names=_DEEPSEEK,
 )
+_COHERE2 = Family(
+    name="cohere2",
+    is_usually_tied=True,
+    style=LayerStyle(norms=NormNames(before_feed=""), has_layer_norms=True, is_parallel=True),
+    windows=WindowStyle(is_read=True, usual=4096, period=4),
+    ropes=RopeStyle(is_interleaved=True, is_of_windows=True),
+    multipliers="cohere",
+)
+_COHERE = replace(
+    _COHERE2,
+    name="cohere",
+    windows=WindowStyle(),
+    ropes=RopeStyle(is_interleaved=True),
+    theta=500000.0,
+)
+_GPT_OSS = Family(
+    name="gpt-oss",
+    has_qkv_bias=True,
+    style=LayerStyle(has_sinks=True, has_output_bias=True),
+    windows=WindowStyle(is_read=True, usual=128, period=2),
+    ropes=RopeStyle(
+        usual_scaling=(
+            ("rope_type", "yarn"),
+            ("factor", 32.0),
+            ("truncate", False),
+            ("original_max_position_embeddings", 4096),
+        )
+    ),
+    theta=150000.0,
+    experts=ExpertFamily(
+        counts=("num_local_experts",),
+        intermediate="intermediate_size",
+        is_always_normed=True,
+        has_pairs=True,
+        names=_DEEPSEEK,
+    ),
+)
 _GLM4_MOE = replace(_DEEPSEEK_V3, usual_scale=1.0, usual_groups=(1, 1))
 
 _RECURRENT_QWEN = Family(
@@ -242,9 +288,21 @@ _WITH_PICTURES = Nesting(
     stored="model.language_model.",
     others=("model.visual.",),
 )
+_IDEFICS3 = Family(
+    name="idefics3",
+    reads_images=True,
+    nesting=Nesting(
+        fields="text_config",
+        ours="model.",
+        stored="model.text_model.",
+        others=("model.vision_model.", "model.connector."),
+    ),
+)
 _OUT_OF_PICTURES = replace(_WITH_PICTURES, fields="", others=(), is_optional=True)
 
 FAMILIES = {
+    "CohereForCausalLM": _COHERE,
+    "Cohere2ForCausalLM": _COHERE2,
     "DeepseekV2ForCausalLM": Family(name="deepseek-v2", has_latents=True, experts=_DEEPSEEK_V2),
     "DeepseekV3ForCausalLM": Family(
         name="deepseek-v3", has_latents=True, experts=_DEEPSEEK_V3, modules=DEEPSEEK
@@ -258,7 +316,9 @@ FAMILIES = {
     ),
     "Gemma2ForCausalLM": _GEMMA2,
     "Gemma3ForCausalLM": _GEMMA3,
+    "GptOssForCausalLM": _GPT_OSS,
     "GraniteForCausalLM": Family(name="granite", multipliers="granite"),
+    "Idefics3ForConditionalGeneration": _IDEFICS3,
     "LlamaForCausalLM": Family(name="llama"),
     "MinistralForCausalLM": Family(name="ministral", windows=_MISTRAL_WINDOWS),
     "MistralForCausalLM": Family(name="mistral", windows=_MISTRAL_WINDOWS),
@@ -282,6 +342,7 @@ FAMILIES = {
     "Qwen3_5ForConditionalGeneration": replace(_QWEN3_5, nesting=_WITH_PICTURES),
     "Qwen3_5MoeForCausalLM": replace(_QWEN3_5_MOE, nesting=_OUT_OF_PICTURES),
     "Qwen3_5MoeForConditionalGeneration": replace(_QWEN3_5_MOE, nesting=_WITH_PICTURES),
+    "SmolVLMForConditionalGeneration": replace(_IDEFICS3, name="smolvlm"),
     "SmolLM3ForCausalLM": Family(
         name="smollm3",
         is_usually_tied=True,

@@ -31,7 +31,7 @@ NO_ROPE = RopeConfig(theta=1.0, scaling=NoScaling(), share=0.0)
 
 def parse_rope(fields: dict[str, Any], max_context: int, family: Family) -> RopeConfig:
     """Reads either form: `rope_parameters`, or the older `rope_theta` and `rope_scaling`."""
-    rope = rope_settings(fields)
+    rope = rope_settings(fields) or dict(family.ropes.usual_scaling)
     if "rope_theta" in fields and rope.get("rope_theta") is None:  # the inner value wins
         rope["rope_theta"] = fields["rope_theta"]
     theta = read_real(rope, "rope_theta") if "rope_theta" in rope else family.theta
@@ -53,7 +53,8 @@ def parse_rope(fields: dict[str, Any], max_context: int, family: Family) -> Rope
         theta=theta,
         share=share,
         scaling=parse_scaling(rope, max_context),
-        is_interleaved=family.has_latents and bool(fields.get("rope_interleave", True)),
+        is_interleaved=family.ropes.is_interleaved
+        or (family.has_latents and bool(fields.get("rope_interleave", True))),
     )
 
 

@@ -44,6 +44,7 @@ class YarnScaling:
     original_context: int
     attention_factor: float
     latent_factor: float = 1.0  # latent attention multiplies its scores by the square
+    is_truncated: bool = True  # the ramp begins and ends at whole pairs of channels
 
 
 RopeScaling = NoScaling | LinearScaling | Llama3Scaling | YarnScaling
@@ -114,6 +115,7 @@ def _parse_yarn(settings: dict[str, Any]) -> RopeScaling:
         original_context=int(settings.pop("original_max_position_embeddings")),
         attention_factor=float(settings.pop("attention_factor", usual)),
         latent_factor=_growth(factor, all_dims),
+        is_truncated=bool(settings.pop("truncate", True)),
     )
 
 

@@ -13,6 +13,7 @@ from outrider.errors import ConfigError
 from outrider.hub.model_folder import pick_files, read_weight_map
 from outrider.models.finite_weights import is_finite, warn_of_non_finite
 from outrider.models.mapped_file import MappedFile
+from outrider.models.quantised.expert_blocks import find_expert_blocks
 from outrider.models.quantised.find_packed import UNUSED, PackedWeight, find_packed
 from outrider.models.quantised.packed_weights import Parts
 from outrider.models.quantised.quantisation import Quantisation, read_quantisation
@@ -76,14 +77,15 @@ class Checkpoint:
         quantisation = read_quantisation(self._folder)
         try:
             modules = find_packed(self._shards, self._type, quantisation)
+            experts = find_expert_blocks(self._shards, self._shape)
         except ConfigError as error:
             raise ConfigError(f"{self._folder}: {error}") from error
         self._packed = {f"{module}.weight": packed for module, packed in modules.items()}
+        self._packed |= experts
         if self._quantization != "none":
             self._packed = self._quantised_at_load(quantisation)
-        parts = {
-            f"{module}.{suffix}" for module, packed in modules.items() for suffix in packed.suffixes
-        }
+        holders = [*modules.items(), *((each.module, each) for each in experts.values())]
+        parts = {f"{module}.{suffix}" for module, each in holders for suffix in each.suffixes}
         self._names = (self._shards.keys() - parts) | self._packed.keys()
         if quantisation.method:
             self._names = {name for name in self._names if name.rpartition(".")[2] not in UNUSED}
@@ -211,8 +213,9 @@ class Checkpoint:
 
     def _parts(self, name: str) -> dict[str, torch.Tensor]:
         """The stored tensors of a quantised weight, by suffix."""
-        module = name.removesuffix(".weight")
-        return {suffix: self._view(f"{module}.{suffix}") for suffix in self._packed[name].suffixes}
+        packed = self._packed[name]
+        module = packed.module or name.removesuffix(".weight")
+        return {suffix: packed.pick(self._view(f"{module}.{suffix}")) for suffix in packed.suffixes}
 
     def _view(self, name: str) -> torch.Tensor:
         tensor = self._shards[name].view(self._nesting.stored_name(name))

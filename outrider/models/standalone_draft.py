@@ -8,10 +8,12 @@ from outrider.config.engine_config import Arithmetic
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import KVPool
+from outrider.models.config_fields import read_fields
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.model_config import read_config
+from outrider.models.pard_draft import PardDraft, is_pard_config, read_pard_token
 from outrider.models.rank_share import ranks_that_share
 from outrider.models.same_vocabulary import check_same_tokenizer
 from outrider.models.target import AnyTarget
@@ -70,7 +72,7 @@ def load_standalone(
     device: torch.device,
     arithmetic: Arithmetic = "fast",
     ranks: RankGroup = ONE_RANK,
-) -> StandaloneDraft:
+) -> StandaloneDraft | PardDraft:
     """The model in a folder as a drafter for the target. Their tokenizers must be the same."""
     check_same_tokenizer(folder, target_folder)
     config = read_config(folder)
@@ -86,4 +88,8 @@ def load_standalone(
         arithmetic=arithmetic,
         ranks=ranks_that_share(config, ranks),
     )
-    return StandaloneDraft(decoder, target_vocab=target.config.vocab_size)
+    fields, vocab = read_fields(folder), target.config.vocab_size
+    if not is_pard_config(fields):
+        return StandaloneDraft(decoder, target_vocab=vocab)
+    mask_token = read_pard_token(fields, config.vocab_size)
+    return PardDraft(decoder, mask_token=mask_token, target_vocab=vocab)

@@ -5,7 +5,6 @@ import os
 import socket
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
@@ -15,22 +14,26 @@ from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import PageFamily
 from outrider.models.target import AnyTarget
+from outrider.models.vision.vision_tower import NO_TOWER, VisionTower
 from outrider.ops.tree.verify import verify
 from outrider.runtime.check_backend import check_backend
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
+from outrider.runtime.draft_rungs import draft_facts, rungs_of
 from outrider.runtime.explain_memory import explain_memory
-from outrider.runtime.kv_capacity import FixedPages, count_pages, free_bytes
-from outrider.runtime.program import MAX_SCORED, DeviceState, StepProgram, Verifier
+from outrider.runtime.image_encoder import ImageEncoder
+from outrider.runtime.kv_capacity import FixedPages
+from outrider.runtime.program import DeviceState, StepProgram, Verifier
 from outrider.runtime.runner import Runner
+from outrider.runtime.size_cache import RequestedCache, size_cache
 from outrider.runtime.target_cache import (
     AnyLayout,
     TargetCache,
-    adapt_settings,
+    adapt_host,
     check_rows,
     narrow_layout,
     open_cache,
 )
-from outrider.runtime.warmup import Rungs, list_shapes, take_memory, warm_up
+from outrider.runtime.warmup import list_shapes, warm_up
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.agreed_drafter import AgreedDrafter
 from outrider.spec.guarded_drafter import GuardedDrafter
@@ -47,19 +50,13 @@ from outrider.step.shape import ChunkShape, StepShape
 from outrider.structured.follower_grammars import FollowerGrammars
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.structured.row_grammars import RowGrammars, StepGrammars
-from outrider.wire.draft_budget import (
-    FEWEST_SHARING,
-    PLAIN_RUNG,
-    Rung,
-    ladder_of,
-    whole_rung,
-)
 from outrider.wire.runner_facts import (
     DraftFacts,
     MemoryFacts,
     OnProgress,
     RankFacts,
     RunnerFacts,
+    SnapshotFacts,
     ignore_progress,
 )
 
@@ -87,8 +84,10 @@ def assemble_runner(
     *,
     draft: DraftKind,
     kv_tokens: int | Auto | FixedPages,
+    row_snapshots: int | Auto = "auto",
     buckets: Buckets,
-    weight_bytes: int = 0,  # that the two models hold
+    tower: VisionTower = NO_TOWER,
+    weight_bytes: int = 0,  # that all models hold
     grammars: Grammars = NO_GRAMMARS,
     verifier: Verifier = verify,
     executor: Executor | None = None,
@@ -98,14 +97,16 @@ def assemble_runner(
     """Tables, drafter, planner and program around a loaded model; then pages; then graphs."""
     layout = model.layout(page_size=settings.host.page_size, nodes=draft.facts.budget.nodes)
     layout = narrow_layout(layout, settings.kv_dtype)
-    settings = adapt_settings(layout, settings)
     stream = open_device_stream(torch.device(settings.device))
     with stream.active():  # the first step runs on this stream, after all that is made here
+        if settings.device != "cpu":  # only the memory of a GPU is counted
+            tower.dummy_run()
         return _assemble(
             _Loaded(
                 model=model,
                 layout=layout,
                 draft=draft,
+                tower=tower,
                 weight_bytes=weight_bytes,
                 grammars=grammars,
                 verifier=verifier,
@@ -114,7 +115,7 @@ def assemble_runner(
             ),
             settings,
             stream,
-            kv_tokens,
+            RequestedCache(kv_tokens=kv_tokens, row_snapshots=row_snapshots),
             buckets,
             on_progress,
         )
@@ -127,6 +128,7 @@ class _Loaded:
     model: AnyTarget
     layout: AnyLayout
     draft: DraftKind
+    tower: VisionTower
     weight_bytes: int
     grammars: Grammars
     verifier: Verifier
@@ -138,7 +140,7 @@ def _assemble(
     loaded: _Loaded,
     settings: Settings,
     stream: DeviceStream,
-    kv_tokens: int | Auto | FixedPages,
+    requested: RequestedCache,
     buckets: Buckets,
     on_progress: OnProgress,
 ) -> tuple[Runner, RunnerFacts]:
@@ -164,24 +166,37 @@ def _assemble(
         ranks=loaded.ranks,
     )
     with _enough_memory(settings.host):
-        planner = _planner(program, attention, room, buckets, loaded.model.embedding)
+        planner = _planner(program, attention, room, buckets, loaded)
     # Captured graphs hold addresses: no graph may be captured before the pages are final.
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
     reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
-    num_pages = _open_pages(dummy_runner, loaded.ranks, room, settings, kv_tokens, reach, masks)
-    executor = loaded.executor or make_executor(
-        settings.execution.executor, lambda is_true: bool(loaded.ranks.least(int(is_true)))
+    sized = size_cache(
+        requested, settings, room, dummy_runner, loaded.ranks, reach=reach, mask_bytes=masks
     )
-    runner = Runner(program=program, planner=planner, executor=executor, stream=stream)
+    runner = Runner(
+        program=program,
+        planner=planner,
+        executor=loaded.executor or _executor(settings.execution, loaded.ranks),
+        stream=stream,
+        num_snapshots=sized.snapshots.num,
+    )
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
-        shapes = list_shapes(largest, buckets, _rungs_of(draft, buckets, settings.execution))
+        shapes = list_shapes(largest, buckets, rungs_of(draft, buckets, settings.execution))
         _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
-    memory = _memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=num_pages)
-    return runner, _facts(loaded, settings, memory, _draft_facts(draft, buckets))
+    memory = _memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=sized.num_pages)
+    return runner, _facts(loaded, settings, memory, draft_facts(draft, buckets), sized.snapshots)
+
+
+def _executor(execution: ExecutionSettings, ranks: RankGroup) -> Executor:
+    return make_executor(execution.executor, lambda is_true: bool(ranks.least(int(is_true))))
 
 
 def _facts(
-    loaded: _Loaded, settings: Settings, memory: MemoryFacts, draft: DraftFacts
+    loaded: _Loaded,
+    settings: Settings,
+    memory: MemoryFacts,
+    draft: DraftFacts,
+    snapshots: SnapshotFacts,
 ) -> RunnerFacts:
     return RunnerFacts(
         memory=memory,
@@ -190,8 +205,9 @@ def _facts(
         takes_embeds=loaded.model.config.takes_embeds,
         draft=draft,
         max_chunks=MAX_CHUNKS,
-        host=settings.host,
+        host=adapt_host(settings.host, snapshots),
         depth=settings.execution.depth,
+        snapshots=snapshots,
     )
 
 
@@ -220,24 +236,6 @@ def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: 
         ranks=(own,),
         kv_dtype=activations if settings.kv_dtype == "auto" else settings.kv_dtype,
     )
-
-
-def _draft_facts(draft: DraftKind, buckets: Buckets) -> DraftFacts:
-    """Rows can share drafts only in steps that can be ragged."""
-    return replace(draft.facts, is_ranked=draft.facts.is_ranked and buckets.is_ragged)
-
-
-def _rungs_of(draft: DraftKind, buckets: Buckets, execution: ExecutionSettings) -> Rungs:
-    """How much steps will draft; a prefill server has no decode rows."""
-    return partial(_rungs, _draft_facts(draft, buckets)) if execution.can_decode else lambda _: ()
-
-
-def _rungs(draft: DraftFacts, num_rows: int) -> tuple[Rung, ...]:
-    """How much steps with so many rows will draft."""
-    if draft.is_adaptive:
-        is_shared = draft.is_ranked and num_rows >= FEWEST_SHARING
-        return ladder_of(draft.budget, is_shared=is_shared)
-    return whole_rung(draft.budget), PLAIN_RUNG
 
 
 def _enough_memory(host: HostSettings) -> AbstractContextManager[None]:
@@ -287,67 +285,15 @@ def _grammars(
     return RowGrammars(loaded.grammars, largest=largest, vocab=vocab, device=device)
 
 
-def _open_pages(
-    dummy_runner: Runner,
-    ranks: RankGroup,
-    room: DraftRoom,
-    settings: Settings,
-    kv_tokens: int | Auto | FixedPages,
-    reach: int,
-    mask_bytes: int,
-) -> int:
-    """Give the KV pools the memory that is left, and return their usable pages."""
-    if isinstance(kv_tokens, FixedPages):
-        num_pages = kv_tokens.num_pages
-    else:
-        reserved = _reserved_bytes(dummy_runner, room, settings, mask_bytes)
-        ranks.least(0)  # ranks on the same device have all taken what they need, and no pages
-        num_pages = _count_pages(room, settings, kv_tokens, reach, reserved)
-        num_pages = ranks.least(num_pages)  # one scheduler hands out the same pages on all ranks
-    room.cache.pages.resize(num_pages + 1)
-    return num_pages
-
-
-def _reserved_bytes(
-    dummy_runner: Runner, room: DraftRoom, settings: Settings, mask_bytes: int
-) -> int:
-    """What steps will take on a GPU besides pages."""
-    device = torch.device(settings.device)
-    if device.type != "cuda":
-        return 0
-    taken = take_memory(dummy_runner, room.largest, device)  # graphs take as much again
-    # Logits processing and logprobs copy whole vocabularies in float32, three at a time.
-    most_logits = max(room.largest.num_sampled, MAX_SCORED)
-    return taken + 3 * 4 * most_logits * room.sampling.vocab + mask_bytes
-
-
-def _count_pages(
-    room: DraftRoom, settings: Settings, kv_tokens: int | Auto, reach: int, reserved: int
-) -> int:
-    host, device = settings.host, torch.device(settings.device)
-    free = free_bytes(
-        kv_tokens,
-        device=device,
-        memory_share=settings.memory_share,
-        num_sharing=settings.num_sharing,
-    )
-    return count_pages(
-        kv_tokens,
-        page_size=host.page_size,
-        page_bytes=room.cache.pages.page_bytes,
-        most_pages=host.max_rows * -(-reach // host.page_size),
-        free_bytes=free - reserved,
-    )
-
-
 def _planner(
     program: StepProgram,
     attention: AttentionPlanner,
     room: DraftRoom,
     buckets: Buckets,
-    embedding: torch.Tensor,  # [vocab, hidden]
+    loaded: _Loaded,
 ) -> Planner:
-    arena = Arena(room.sampling.seed.device)
+    arena, most_tokens = Arena(room.sampling.seed.device), room.largest.chunk.tokens
+    images = ImageEncoder(loaded.tower, most_tokens=most_tokens)
     return Planner(
         arena=arena,
         attention=attention,
@@ -355,7 +301,9 @@ def _planner(
         table=program.state.rows,
         buckets=buckets,
         largest=room.largest,
-        embeds=EmbedsBuffer(arena, embedding, most_tokens=room.largest.chunk.tokens),
+        embeds=EmbedsBuffer(
+            arena, loaded.model.embedding, most_tokens=most_tokens, encode_image=images.vectors
+        ),
     )
 
 

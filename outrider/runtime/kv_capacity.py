@@ -10,6 +10,9 @@ from outrider.errors import ConfigError
 
 CPU_MEMORY_SHARE = 0.5  # of what is free after the weights are loaded
 CPU_KV_BYTES = 4 << 30  # more than a CPU can make use of
+_GPU_SPARE = 0.05  # of a GPU, for graphs that are captured later
+SNAPSHOT_SHARE = 0.2  # of the memory for KV, for snapshots of row state
+_MOST_SNAPSHOTS = 8  # per row
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,24 @@ def count_pages(
     return pages
 
 
+def count_snapshots(
+    requested: int | Auto, *, row_bytes: int, max_rows: int, free_bytes: int
+) -> int:
+    """Snapshots of row state: as many as were requested, or as fit into their share of memory."""
+    if not row_bytes:
+        return 0
+    if requested == "auto":
+        fitting = int(max(free_bytes, 0) * SNAPSHOT_SHARE) // row_bytes
+        return min(fitting, _MOST_SNAPSHOTS * max_rows)
+    if requested * row_bytes > free_bytes:
+        raise ConfigError(
+            f"{requested} snapshots of row state take {requested * row_bytes / 1e9:.1f} GB and "
+            f"{free_bytes / 1e9:.1f} GB are free; lower --row-snapshots to "
+            f"{max(free_bytes, 0) // 2 // row_bytes}, which leaves half of them for pages"
+        )
+    return requested
+
+
 def free_bytes(
     kv_tokens: int | Auto, *, device: torch.device, memory_share: float, num_sharing: int
 ) -> int:
@@ -57,11 +78,22 @@ def free_bytes(
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        return (free - int((1 - memory_share) * total)) // num_sharing
+        held = num_sharing * torch.cuda.memory_reserved(device)
+        room = share_of_gpu(free=free, total=total, held=held, memory_share=memory_share)
+        return room // num_sharing
     available = _available_bytes() // num_sharing
     if kv_tokens != "auto":
         return available
     return int(min(available, 2 * CPU_KV_BYTES // num_sharing) * CPU_MEMORY_SHARE)
+
+
+def share_of_gpu(*, free: int, total: int, held: int, memory_share: float) -> int:
+    """What an engine may take, if it holds that much already.
+
+    What others hold is not part of its share: two engines of 0.4 fit on one GPU, as with vLLM.
+    """
+    spare = min(1 - memory_share, _GPU_SPARE) * total
+    return int(min(memory_share * total - held, free - spare))
 
 
 def held_bytes(device: torch.device) -> int:

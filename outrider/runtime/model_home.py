@@ -4,7 +4,7 @@ import gc
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,6 +16,7 @@ from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import CapacityError
 from outrider.models.adapters.adapter_bank import BankSizes
 from outrider.models.target import AnyTarget, load_target, read_target
+from outrider.models.vision.vision_tower import VisionTower, load_tower
 from outrider.runtime.build_runner import assemble_runner, choose_buckets
 from outrider.runtime.draft_kinds import DraftKind
 from outrider.runtime.explain_memory import explain_memory
@@ -29,6 +30,15 @@ from outrider.wire.runner_facts import OnProgress, RunnerFacts, ignore_progress
 from outrider.wire.sleep_level import SleepLevel
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModels:
+    """What an engine computes with."""
+
+    target: AnyTarget
+    tower: VisionTower
+    draft: DraftKind
 
 
 class ModelHome:
@@ -59,25 +69,29 @@ class ModelHome:
         self._device = torch.device(self.settings.device)
         self._grammars = GrammarCache(read_vocabulary, vocab_size=model_config.vocab_size)
         self._weights = LoadedWeights()
-        self._models: tuple[AnyTarget, DraftKind] | None = None  # until loaded, and at level 2
+        self._models: LoadedModels | None = None  # until loaded, and at level 2
         self._kv_tokens: int | Auto | FixedPages = config.cache.kv_tokens
+        self._row_snapshots = config.cache.row_snapshots
 
     def build(self, on_progress: OnProgress = ignore_progress) -> tuple[Runner, RunnerFacts]:
         """A runner, and what the deciding half must know about it."""
         before = held_bytes(self._device)
-        model, draft = self._load_models()
+        loaded = self._load_models()
         runner, facts = assemble_runner(
-            model,
+            loaded.target,
             self.settings,
-            draft=draft,
+            draft=loaded.draft,
+            tower=loaded.tower,
             weight_bytes=max(held_bytes(self._device) - before, 0),
             kv_tokens=self._kv_tokens,
-            buckets=choose_buckets(self.settings, draft),
+            row_snapshots=self._row_snapshots,
+            buckets=choose_buckets(self.settings, loaded.draft),
             grammars=self._grammars,
             on_progress=on_progress,
             ranks=self._ranks,
         )
         self._kv_tokens = FixedPages(facts.num_pages)
+        self._row_snapshots = facts.snapshots.num
         return runner, facts
 
     def offload(self, level: SleepLevel) -> None:
@@ -101,7 +115,7 @@ class ModelHome:
             runner, _ = self.build()
         return runner
 
-    def _load_models(self) -> tuple[AnyTarget, DraftKind]:
+    def _load_models(self) -> LoadedModels:
         """The models; loaded unless they are in memory."""
         if self._models is None:
             # On a CPU weights are never moved, and the notes would import 120 MB of torch.
@@ -120,17 +134,19 @@ def release_all_memory() -> None:
 
 def _load_models(
     folder: Path, config: EngineConfig, settings: Settings, ranks: RankGroup
-) -> tuple[AnyTarget, DraftKind]:
-    """The target and its drafter. What loading leaves in the heap is returned to the system."""
+) -> LoadedModels:
+    """The target with its tower and drafter. Memory that loading leaves goes back to the system."""
+    device = torch.device(settings.device)
     model = load_target(
         folder,
         dtype=settings.dtype,
-        device=torch.device(settings.device),
+        device=device,
         arithmetic=settings.execution.arithmetic,
         quantization=config.quantization,
         ranks=ranks,
         bank=BankSizes(num_slots=settings.host.max_loras, max_rank=config.lora.max_rank),
     )
+    tower = load_tower(folder, dtype=model.dtype, device=device)
     release_free_memory()  # or the drafter's peak would come on top of it
     draft = load_draft(
         config.draft,
@@ -142,7 +158,7 @@ def _load_models(
         ranks=ranks,
     )
     release_free_memory()
-    return model, draft
+    return LoadedModels(target=model, tower=tower, draft=draft)
 
 
 def _enough_host_memory() -> AbstractContextManager[None]:

@@ -25,7 +25,7 @@ class RowImages:
 
     @property
     def row_bytes(self) -> int:
-        return sum(each[0].numel() * each.element_size() for each in self._tensors)
+        return count_row_bytes(self._tensors)
 
     @torch.inference_mode()
     def read(self, row: int) -> torch.Tensor:  # [row_bytes]
@@ -51,3 +51,8 @@ class RowImages:
             values = image[start : start + size].view(each.dtype).view(each[row].shape)
             each[row].copy_(values)
             start += size
+
+
+def count_row_bytes(tensors: Iterable[torch.Tensor]) -> int:  # [table_rows, ...] each
+    """Bytes of one row; 0 for a model without row state."""
+    return sum(each[0].numel() * each.element_size() for each in tensors)

@@ -12,6 +12,7 @@ from outrider.runtime.row_details import StepRequests, read_details, wants_detai
 from outrider.runtime.row_errors import row_errors
 from outrider.runtime.row_images import RowImages
 from outrider.runtime.row_samplings import RowSamplings
+from outrider.runtime.row_snapshots import RowSnapshots
 from outrider.runtime.step_output import StepOutput, copy_to_host
 from outrider.runtime.watchdog import Watchdog
 from outrider.step.device_stream import DeviceStream
@@ -46,6 +47,7 @@ class Runner:
         planner: Planner,
         executor: Executor,
         stream: DeviceStream,
+        num_snapshots: int = 0,
     ) -> None:
         self._program = program
         self._planner = planner
@@ -54,6 +56,7 @@ class Runner:
         self._samplings = RowSamplings()
         pools, drafter = program.state.pages, program.drafter
         self.row_images = RowImages((*pools.row_tensors, *drafter.row_tensors), stream)
+        self._snapshots = RowSnapshots(pools.row_tensors, num_snapshots)
         self._embedding_index = program.make_embedding_index()
         self._num_steps = 0
         self.occupancy = Occupancy()
@@ -118,6 +121,7 @@ class Runner:
                 output = self._launch(plan)
             finally:
                 self.watchdog.end()
+            self._snapshots.save(batch.snapshots)
             failures = grammars.end(output)
         requests = StepRequests(batch=batch, samplings=samplings, failures=failures)
         return InFlightStep(self, requests, output)
@@ -180,6 +184,8 @@ class Runner:
         for each in admissions:
             if each.arrived:
                 self.row_images.place(each.row, each.arrived)
+            if each.snapshot:
+                self._snapshots.restore(each.row, each.snapshot)
 
 
 class InFlightStep:

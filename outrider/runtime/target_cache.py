@@ -9,7 +9,7 @@ import torch
 
 from outrider.config.attention_choice import AttentionName
 from outrider.config.engine_config import KVDtype
-from outrider.config.settings import Settings
+from outrider.config.settings import HostSettings, Settings
 from outrider.errors import ConfigError
 from outrider.kv.choose_attention import choose_attention
 from outrider.kv.head_shape import HeadShape
@@ -21,6 +21,7 @@ from outrider.models.recurrent.recurrent_cache import RecurrentLayout
 from outrider.runtime.draft_kinds import DraftKind
 from outrider.runtime.kv_capacity import free_bytes
 from outrider.step.attention_backend import AttentionBackend, AttentionPlanner
+from outrider.wire.runner_facts import SnapshotFacts
 
 _log = logging.getLogger(__name__)
 
@@ -87,12 +88,15 @@ def narrow_layout(layout: AnyLayout, kv_dtype: KVDtype) -> AnyLayout:
     return replace(layout, kv=replace(layout.kv, kv_dtype=kv_dtype))
 
 
-def adapt_settings(layout: AnyLayout, settings: Settings) -> Settings:
+def adapt_host(host: HostSettings, snapshots: SnapshotFacts) -> HostSettings:
     """The settings as this model can have them; what is switched off is logged."""
-    if not layout.row_bytes or not settings.host.prefix_cache:
-        return settings
-    _log.warning("prefix caching is off: this model has row state, which pages do not hold")
-    return replace(settings, host=replace(settings.host, prefix_cache=False))
+    if not snapshots.row_bytes or snapshots.num or not host.prefix_cache:
+        return host
+    _log.warning(
+        "prefix caching is off: this model has row state, and there is no room for a snapshot of "
+        "it; raise --row-snapshots, or lower max_num_seqs"
+    )
+    return replace(host, prefix_cache=False)
 
 
 def check_rows(layout: AnyLayout, settings: Settings, draft: DraftKind) -> None:

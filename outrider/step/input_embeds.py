@@ -1,6 +1,6 @@
 """Input embeddings of chunk tokens: one buffer at a fixed address, staged with the other inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +9,7 @@ from outrider.step.arena import Arena
 from outrider.step.host_copy import pinned_for
 from outrider.step.shape import StepShape
 from outrider.wire.embedded_span import EmbeddedSpan
+from outrider.wire.image_span import ImageSpan
 from outrider.wire.scheduled_batch import ScheduledChunk
 
 
@@ -25,6 +26,14 @@ NO_INPUT_EMBEDS = InputEmbeds(
 )
 
 
+EncodeImage = Callable[[ImageSpan], torch.Tensor]  # [tokens, hidden] on the device
+
+
+def refuse_images(span: ImageSpan) -> torch.Tensor:
+    """An `EncodeImage` for models that read text only."""
+    raise AssertionError(f"there is no vision tower for {span}")
+
+
 class EmbedsBuffer:
     """Owns the buffer, which is reserved when the first batch with embeddings comes."""
 
@@ -34,7 +43,9 @@ class EmbedsBuffer:
         embedding: torch.Tensor,  # [vocab, hidden] of the model
         *,
         most_tokens: int,
+        encode_image: EncodeImage = refuse_images,
     ) -> None:
+        self._encode_image = encode_image
         self._arena = arena
         self._most_tokens = most_tokens
         self._hidden_size = embedding.shape[1]
@@ -53,6 +64,8 @@ class EmbedsBuffer:
         for chunk in chunks:
             for span in chunk.embeds:
                 self._send(span, vectors[at + span.first : at + span.stop])
+            for image in chunk.images:
+                vectors[at + image.first : at + image.stop].copy_(self._encode_image(image))
             at += len(chunk.tokens)
 
     def _send(self, span: EmbeddedSpan, vectors: torch.Tensor) -> None:

@@ -238,7 +238,7 @@ def _pack(batch: ScheduledBatch, shape: StepShape) -> Iterator[np.ndarray]:
 def _embedded(chunks: Sequence[ScheduledChunk], size: int) -> np.ndarray:
     out, at = np.zeros(size, dtype=np.int64), 0
     for chunk in chunks:
-        for span in chunk.embeds:
+        for span in chunk.spans:
             out[at + span.first : at + span.stop] = 1
         at += len(chunk.tokens)
     return out

@@ -34,7 +34,7 @@ def sizes_of(batch: ScheduledBatch) -> StepSizes:
         chunk_tokens=sum(counts),
         longest_chunk=max(counts, default=0),
         last_chunk_end=max([chunk.start + len(chunk.tokens) for chunk in batch.chunks], default=0),
-        has_embeds=any(chunk.embeds for chunk in batch.chunks),
+        has_embeds=any(chunk.spans for chunk in batch.chunks),
     )
 
 

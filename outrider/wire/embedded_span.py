@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from outrider.wire.image_span import ImageSpan
 from outrider.wire.positioned_vectors import PositionedVectors
 
 
@@ -11,7 +13,10 @@ class EmbeddedSpan(PositionedVectors):
     """Embeddings at consecutive positions of a prompt, which has token 0 there."""
 
 
-def spans_within(spans: Sequence[EmbeddedSpan], start: int, stop: int) -> tuple[EmbeddedSpan, ...]:
+AnySpan = TypeVar("AnySpan", EmbeddedSpan, ImageSpan)
+
+
+def spans_within(spans: Sequence[AnySpan], start: int, stop: int) -> tuple[AnySpan, ...]:
     """The parts of spans at positions [start, stop), counted from `start`."""
     found = []
     for span in spans:

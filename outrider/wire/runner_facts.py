@@ -39,6 +39,18 @@ class DraftFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFacts:
+    """Copies of row state by which the prefix cache can resume a request at a page border."""
+
+    num: int  # slots for copies
+    row_bytes: int  # of one copy; 0 for a model without row state, which needs no copies
+    every: int  # tokens of an answer from one copy to the next
+
+
+NO_SNAPSHOTS = SnapshotFacts(num=0, row_bytes=0, every=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
     """One process that computes the model, and what it holds of it."""
 
@@ -84,6 +96,7 @@ class RunnerFacts:
     max_chunks: int  # prompts that may share one step
     host: HostSettings
     depth: int  # steps in flight while the next is planned
+    snapshots: SnapshotFacts = NO_SNAPSHOTS
 
     @property
     def num_pages(self) -> int:

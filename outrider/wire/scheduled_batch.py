@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from outrider.wire.adapter import AdapterLoad
 from outrider.wire.draft_budget import Budget
 from outrider.wire.embedded_span import EmbeddedSpan
+from outrider.wire.image_span import ImageSpan
 from outrider.wire.row_sampling import RowSampling
 
 NO_OWNER = 0  # of a row that drafts from its own text alone
@@ -22,6 +23,7 @@ class RowAdmission:
     arrived: str = ""  # the transfer that brought its row state from another engine
     adapter_slot: int = 0  # of the adapter that it runs through; 0 for none
     owner: int = NO_OWNER  # whose finished texts its drafts may come from
+    snapshot: int = 0  # the slot with the row state of its cached prefix; 0 for none
 
     @property
     def seen_tokens(self) -> tuple[int, ...]:
@@ -49,6 +51,14 @@ class PageGrant:
     pages: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RowSnapshot:
+    """The state of a row is copied into a slot after the step."""
+
+    row: int
+    slot: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledChunk:
     """A chunk of a prompt: query tokens that run after `start` cached tokens."""
@@ -58,6 +68,12 @@ class ScheduledChunk:
     tokens: tuple[int, ...]
     follower: int  # the next token of the prompt, or -1 at its end, where the row emits a token
     embeds: tuple[EmbeddedSpan, ...] = ()  # in place of tokens; their positions are in the chunk
+    images: tuple[ImageSpan, ...] = ()  # likewise
+
+    @property
+    def spans(self) -> tuple[EmbeddedSpan | ImageSpan, ...]:
+        """All that stands in place of tokens."""
+        return (*self.embeds, *self.images)
 
     @property
     def is_last(self) -> bool:
@@ -94,6 +110,7 @@ class ScheduledBatch:
     decodes: ScheduledDecodes
     finished: tuple[FinishedText, ...] = ()  # since the step before, if the drafter reads them
     adapter_loads: tuple[AdapterLoad, ...] = ()
+    snapshots: tuple[RowSnapshot, ...] = ()
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from outrider.wire.draft_budget import Budget
 from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.failure import NO_FAILURE, RequestFailure
 from outrider.wire.hidden_states import HiddenStates
+from outrider.wire.image_span import ImageSpan
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.step_result import RoundTrace, TokenLogprobs
 from outrider.wire.transfer_order import NO_TRANSFER, TransferOrder
@@ -37,6 +38,12 @@ class Submission:
     transfer: TransferOrder = NO_TRANSFER
     embeds: tuple[EmbeddedSpan, ...] = ()  # positions of the prompt without tokens, ascending
     adapter: Adapter = NO_ADAPTER
+    images: tuple[ImageSpan, ...] = ()  # positions of the prompt with image tokens, ascending
+
+    @property
+    def spans(self) -> tuple[EmbeddedSpan | ImageSpan, ...]:
+        """All that stands in place of tokens."""
+        return (*self.embeds, *self.images)
 
     @property
     def prefix_salt(self) -> bytes:

@@ -14,6 +14,7 @@ from outrider.bench.peers.churn_child import read_task
 from outrider.bench.peers.churn_peer import ChurnTask, PeerDraft, PeerLimits
 from outrider.bench.peers.run_churn_peer import run_churn_peer
 from outrider.bench.peers.transformers_churn import TransformersChurn
+from outrider.cli.bench_churn import ChurnFlags, read_churn_args
 from outrider.cli.main import run
 
 LOAD = ["--requests", "11", "--max-tokens", "4", "--rows", "9", "--threads", "1"]
@@ -161,6 +162,21 @@ WRONG = [
     (["--churn", "--ways", "plain", "--plot", "x.jpg"], "x.png"),
     (["--churn", "--max-tokens", "0"], "--max-tokens"),
 ]
+
+
+def test_a_drafter_that_is_named_is_for_the_peers_if_ours_does_not_draft(tiny_folder):
+    drafts = [
+        read_churn_args(
+            ChurnFlags(churn=True, ways="plain", draft=draft),
+            str(tiny_folder),
+            dtypes=(),
+            max_tokens=4,
+            prompts=None,
+            peers="none",
+        ).draft.drafter
+        for draft in ("ngram", None)
+    ]
+    assert drafts == ["ngram", "none"]
 
 
 @pytest.mark.parametrize(("flags", "reason"), WRONG, ids=lambda value: str(value)[:40])

@@ -6,8 +6,9 @@ import pytest
 
 from outrider.config.engine_config import DisaggregationConfig, EngineConfig, ExecutionConfig
 from outrider.config.settings import resolve_settings
-from outrider.runtime.build_runner import _largest, _rungs_of, choose_buckets
+from outrider.runtime.build_runner import _largest, choose_buckets
 from outrider.runtime.draft_kinds import NgramDraft
+from outrider.runtime.draft_rungs import rungs_of
 from outrider.runtime.warmup import list_shapes
 from outrider.wire.draft_budget import Budget
 
@@ -26,6 +27,6 @@ def test_captured_shapes_have_decode_rows_unless_the_server_prefills(mode, execu
     settings = replace(settings, host=replace(settings.host, max_rows=4))
     buckets = choose_buckets(settings, DRAFT)
     largest = _largest(settings.host, DRAFT, buckets)
-    shapes = list_shapes(largest, buckets, _rungs_of(DRAFT, buckets, settings.execution))
+    shapes = list_shapes(largest, buckets, rungs_of(DRAFT, buckets, settings.execution))
     assert shapes
     assert any(shape.rows for shape in shapes) == (mode != "prefill")

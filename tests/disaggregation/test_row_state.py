@@ -3,66 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from safetensors.torch import load_file, save_file
-from support import recurrent_module, v4_module
 from support.engines import engine_of, make_submission
-from support.modules import edit_config
 from support.role_traces import pair_traces, traces
 from support.roles import pair_of
-from support.row_harness import CPU
-from support.row_matrix import CHAIN, PLAIN, sampling_of, shape_of
+from support.row_matrix import sampling_of, shape_of
+from support.row_models import row_model
 
-from outrider.models.deepseek_v4.v4_module import load_v4_module
-from outrider.models.mtp.module_loader import load_modules
-from outrider.models.target import load_target
-from outrider.runtime.draft_kinds import ModelDraft, ModulesDraft
-from outrider.wire.draft_budget import Budget
-
-MODULE_CHAIN = Budget(steps=3, topk=1, nodes=4)
 PROMPTS = [[5, 6, 7, 8] * 10, [9] * 6, [50]]
-
-
-@pytest.fixture(scope="module")
-def row_models(tmp_path_factory):
-    """A target of each family and its modules, by name: repeated ones, and two of one target."""
-    made = {}
-
-    def make(family):
-        if family in made:
-            return made[family]
-        folder = tmp_path_factory.mktemp(family)
-        if family == "v4":
-            v4_module.save_with_module(folder)
-        else:
-            recurrent_module.save_with_module(folder, "qwen3-next")
-        if family == "qwen3-next-2":
-            add_second_module(folder)
-        target = load_target(folder, dtype="float32", device=CPU)
-        if family == "v4":
-            draft = ModelDraft(
-                model=load_v4_module(folder, target, dtype="float32"), budget=MODULE_CHAIN
-            )
-        elif family == "qwen3-next":
-            model = load_modules(folder, target=target, most=1, dtype="float32")
-            draft = ModelDraft(model=model, budget=MODULE_CHAIN)
-        else:
-            modules = load_modules(folder, target=target, most=2, dtype="float32")
-            draft = ModulesDraft(modules=modules, budget=Budget(steps=2, topk=1, nodes=3))
-        made[family] = target, {"none": PLAIN, "ngram": CHAIN, "modules": draft}
-        return made[family]
-
-    return make
-
-
-def add_second_module(folder):
-    stored = load_file(folder / "model.safetensors")
-    again = {
-        name.replace("mtp.layers.0.", "mtp.layers.1."): each.flip(0).contiguous()
-        for name, each in stored.items()
-        if name.startswith("mtp.layers.0.")
-    }
-    save_file(stored | again, folder / "model.safetensors", metadata={"format": "pt"})
-    edit_config(folder, num_nextn_predict_layers=2)
 
 
 def submissions(sampling):
@@ -83,8 +30,8 @@ CASES = [
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 @pytest.mark.parametrize(("family", "drafter"), CASES)
 @pytest.mark.fast_cases(2)
-def test_tokens_and_rounds_are_those_of_one_engine(row_models, family, drafter, sampling):
-    target, drafts = row_models(family)
+def test_tokens_and_rounds_are_those_of_one_engine(family, drafter, sampling):
+    target, drafts = row_model(family)
     draft, asked = drafts[drafter], submissions(sampling)
     shape = shape_of(draft, chunk=64)
     alone = traces(engine_of(target, shape, draft), asked)
@@ -100,8 +47,8 @@ def test_tokens_and_rounds_are_those_of_one_engine(row_models, family, drafter, 
 
 @pytest.mark.parametrize(("family", "drafter"), [("v4", "modules"), ("qwen3-next", "none")])
 @pytest.mark.slow
-def test_lost_row_state_changes_the_answer(row_models, family, drafter):
-    target, drafts = row_models(family)
+def test_lost_row_state_changes_the_answer(family, drafter):
+    target, drafts = row_model(family)
     draft, asked = drafts[drafter], submissions("greedy")[:1]
     shape = shape_of(draft, chunk=64)
     alone = traces(engine_of(target, shape, draft), asked)
@@ -114,8 +61,8 @@ def test_lost_row_state_changes_the_answer(row_models, family, drafter):
 
 
 @pytest.mark.slow
-def test_lost_module_memory_changes_the_drafts_and_no_token(row_models):
-    target, drafts = row_models("qwen3-next-2")
+def test_lost_module_memory_changes_the_drafts_and_no_token():
+    target, drafts = row_model("qwen3-next-2")
     # Short prompts, so that the one stale position of the second module weighs much.
     prompts = [[9, 30, 4], [44, 3, 21, 60], [12, 50, 50, 7], [33, 8]]
     own = replace(sampling_of("greedy"), trace=True)
@@ -138,9 +85,9 @@ def test_lost_module_memory_changes_the_drafts_and_no_token(row_models):
 
 
 @pytest.mark.slow
-def test_requests_that_hold_all_pages_give_way(row_models):
+def test_requests_that_hold_all_pages_give_way():
     """KV has come for two requests, and neither has the pages to go on."""
-    target, drafts = row_models("qwen3-next")
+    target, drafts = row_model("qwen3-next")
     asked = submissions("greedy")[:1]
     asked += [replace(asked[0], request_id="again", prompt=asked[0].prompt[::-1])]
     shape = shape_of(drafts["none"], chunk=64, max_context=64)

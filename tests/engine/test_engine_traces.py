@@ -1,12 +1,14 @@
 """Random arrivals, lengths, priorities, aborts and evictions: whatever happens, texts are right."""
 
 import random
+from collections.abc import Iterator
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.paper import PaperRunner, expected_output, facts, submission
 
 from outrider.engine.engine import Engine
+from outrider.engine.prefix_cache.radix_tree import Node
 
 sizes = st.fixed_dictionaries(
     {
@@ -18,6 +20,7 @@ sizes = st.fixed_dictionaries(
         "max_context": st.integers(12, 40),
         "prefix_cache": st.booleans(),
         "is_paced": st.booleans(),
+        "num_snapshots": st.sampled_from([0, 0, 1, 3, 20]),  # 0: a model without row state
     }
 )
 arrivals = st.lists(
@@ -32,6 +35,12 @@ arrivals = st.lists(
     min_size=1,
     max_size=12,
 )
+
+
+def nodes_below(node: Node) -> Iterator[Node]:
+    for child in node.children.values():
+        yield child
+        yield from nodes_below(child)
 
 
 @settings(max_examples=250, deadline=None)
@@ -77,3 +86,11 @@ def test_every_request_ends_with_its_own_tokens_and_every_page_comes_back(
     cache = engine._scheduler.cache
     assert cache.num_available == cache.num_pages
     assert sorted(engine._scheduler._free_rows) == list(range(1, sizes["max_rows"] + 1))
+    slots = cache.slots
+    if sizes["num_snapshots"]:
+        assert slots.num_held == 0
+        cached = {page for node in nodes_below(cache._tree.root) for page in node.pages}
+        assert cached.issuperset(slots._of_page)
+    cache.flush()
+    assert cache.num_available == cache.num_pages
+    assert not sizes["num_snapshots"] or slots.num_free == slots.num

@@ -23,19 +23,58 @@ def price(width):
     return 62 + 1.25 * width
 
 
+def after_a_prompt(seconds, *, num_prompt):
+    """A policy that has seen one step, which read a prompt."""
+    adaptation = Adaptation(CHAIN)
+    adaptation.settle(-1, num_rows=0, num_prompt=num_prompt)
+    adaptation.note(-1, seconds=seconds(num_prompt), emitted_per_row=0.0)
+    return adaptation
+
+
+def undisturbed(adaptation, machine, *, seed, num_steps):
+    nothing, rng = Adversary(lambda step, budget, before: False, []), random.Random(seed)
+    return simulate(adaptation, machine, nothing, rng, num_steps=num_steps, num_in_flight=0)
+
+
 @pytest.mark.parametrize("rows", [8, 16])
 @pytest.mark.parametrize("span", [64, 128, 512])
 def test_drafts_that_do_not_pay_cost_little_from_the_first_step_on(rows, span):
     machine = Machine(rows=rows, seconds=price, accept_rate=0.1, noise=NOISE)
     ratios = []
     for seed in SEEDS:
-        nothing = Adversary(lambda step, budget, before: False, [])
-        rng, adaptation = random.Random(seed), Adaptation(CHAIN)
-        run = simulate(adaptation, machine, nothing, rng, num_steps=span, num_in_flight=0)
+        run = undisturbed(Adaptation(CHAIN), machine, seed=seed, num_steps=span)
         cost = sum(map(machine.cost, run.budgets))
         ratios.append(sum(run.tokens) / cost / machine.rate(PLAIN))
     print(ratios)
     assert sum(ratios) / len(ratios) >= 0.97
+
+
+def packed_price(width):
+    """The same with packed weights: every query token costs about as much as the first."""
+    return 1.8 + 0.95 * width
+
+
+def test_drafts_that_are_dear_by_the_price_of_a_prompt_are_not_tried_blindly():
+    for rows, span in ((1, 64), (2, 64), (8, 64), (1, 128), (8, 128)):
+        machine = Machine(rows=rows, seconds=packed_price, accept_rate=0.1, noise=NOISE)
+        ratios = []
+        for seed in SEEDS:
+            adaptation = after_a_prompt(packed_price, num_prompt=100)
+            run = undisturbed(adaptation, machine, seed=seed, num_steps=span)
+            cost = sum(map(machine.cost, run.budgets))
+            ratios.append(sum(run.tokens) / cost / machine.rate(PLAIN))
+        print(rows, span, ratios)
+        assert sum(ratios) / len(ratios) >= 0.98
+
+
+def test_a_small_batch_begins_with_drafts_that_are_free_by_the_price_of_a_prompt():
+    def gpu_price(width):
+        return 5 + 0.02 * width
+
+    machine = Machine(rows=1, seconds=gpu_price, accept_rate=0.8, noise=NOISE)
+    adaptation = after_a_prompt(gpu_price, num_prompt=40)
+    run = undisturbed(adaptation, machine, seed=0, num_steps=8)
+    assert run.budgets == [PLAIN] * 2 + [CHAIN] * 6
 
 
 def test_a_quiet_day_is_no_credit_for_trials():

@@ -14,7 +14,7 @@ from support.head_oracle import Oracle
 from support.heads import Variant, head_tensors, write_head
 from support.tiny import VOCAB
 
-from outrider.engine.adaptive_drafting import WholeBudget
+from outrider.engine.draft_policy import WholeBudget
 from outrider.models.eagle.eagle_layer import HeadLayer
 from outrider.models.eagle.head_loader import load_head
 from outrider.ops.tree import draft_hidden_states

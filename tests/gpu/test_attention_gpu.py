@@ -23,6 +23,7 @@ from support.attention_cases import (
 
 from outrider.kv.head_shape import HeadShape
 from outrider.kv.triton_attention import TritonAttention
+from outrider.ops.attention.attention_rule import WHOLE_TEXT
 from outrider.step.arena import Arena
 
 pytest.importorskip("triton")
@@ -215,7 +216,28 @@ def test_a_windowed_node_has_the_bits_of_a_decode_of_its_path(rows, window):
             assert torch.equal(out[row * 5 + node], alone[0]), (row, node)
 
 
-def test_a_windowed_chunk_has_the_bits_of_decode_rows():
-    model = replace(model_of(kv_heads=1), window=500)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [128, WHOLE_TEXT])
+def test_sinks_are_close_to_the_reference(window, dtype):
+    model = replace(model_of(dtype=dtype), window=window, has_sinks=True)
+    chunks = {6: (70, 300), 7: (0, 5), 8: (1500, 90)}
+    case = make_case(model, lengths=[0, 30, 256, 1000, 3000], nodes=6, chunks=chunks)
+    assert_like_reference(backend_of(model), case)
+
+
+@pytest.mark.parametrize("rows", [3, 300])  # parallel splits, and tiles that read whole texts
+def test_a_node_with_a_sink_has_the_bits_of_a_decode_of_its_path(rows):
+    model = replace(LLAMA, has_sinks=True)
+    case = make_case(model, lengths=[(37 * row) % 1200 for row in range(rows)], nodes=5, seed=4)
+    out, backend = run(backend_of(model), case), backend_of(model)
+    for row in (0, 1, rows - 1):
+        for node in range(5):
+            alone = run(backend, decode_of_node(case, row, node))
+            assert torch.equal(out[row * 5 + node], alone[0]), (row, node)
+
+
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_a_windowed_chunk_has_the_bits_of_decode_rows(has_sinks):
+    model = replace(model_of(kv_heads=1), window=500, has_sinks=has_sinks)
     case = make_case(model, lengths=[], chunks={1: (0, 2000)}, seed=2)
     assert_chunk_equals_decodes(backend_of(model), case, [0, 63, 499, 500, 501, 1023, 1999])

@@ -1,4 +1,4 @@
-"""Sliding windows and soft-capped scores in every backend of keys and values."""
+"""Sliding windows, soft-capped scores and sinks in every backend of keys and values."""
 
 from dataclasses import replace
 
@@ -25,6 +25,12 @@ pytest.importorskip("triton")
 
 MODEL = Model(kv_heads=1, group=2, head_dim=16, page_size=5)
 WINDOWS = [1, 2, 7, 32, 33, 300]
+STYLES = {
+    "plain": {},
+    "capped": {"soft_cap": 0.5},
+    "sinks": {"has_sinks": True},
+    "both": {"soft_cap": 0.5, "has_sinks": True},
+}
 STEP = {"lengths": [0, 6, 33, 61], "nodes": 6, "chunks": {5: (0, 40), 6: (37, 9)}}
 
 
@@ -51,7 +57,9 @@ def softmax_over(case, query, slots):
     scores = query.double() @ newest[:, 0].T * SCALE
     if model.soft_cap:
         scores = model.soft_cap * (scores / model.soft_cap).tanh()
-    return (scores.softmax(-1) @ newest[:, 1]).float()
+    if model.has_sinks:
+        scores = torch.cat([scores, model.sinks[:, None].double()], dim=1)
+    return (scores.softmax(-1)[:, : len(newest)] @ newest[:, 1]).float()
 
 
 def expected(case):
@@ -73,19 +81,19 @@ def expected(case):
 
 
 @pytest.mark.parametrize("name", ["reference", "compiled"])
-@pytest.mark.parametrize("soft_cap", [0.0, 0.5])
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("window", WINDOWS)
-def test_a_query_sees_the_newest_keys_of_its_own_text(window, soft_cap, name):
-    case = make_case(replace(MODEL, window=window, soft_cap=soft_cap), seed=window, **STEP)
+def test_a_query_sees_the_newest_keys_of_its_own_text(window, style, name):
+    case = make_case(replace(MODEL, window=window, **STYLES[style]), seed=window, **STEP)
     out = run(backends(case.model)[name], case)
     torch.testing.assert_close(out, expected(case), atol=1e-5, rtol=0)
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("soft_cap", [0.0, 0.5])
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("window", [1, 3, 32, 33])
-def test_triton_is_like_the_reference(window, soft_cap):
-    model = replace(MODEL, window=window, soft_cap=soft_cap)
+def test_triton_is_like_the_reference(window, style):
+    model = replace(MODEL, window=window, **STYLES[style])
     case = make_case(model, lengths=[4, 61], nodes=4, chunks={3: (37, 9)}, seed=window)
     assert_like_reference(backends(case.model)["triton"], case)
 
@@ -108,10 +116,26 @@ def test_no_way_to_compute_a_windowed_text_changes_a_bit(window, name):
     assert_one_text(replace(MODEL, window=window, group=1), name)
 
 
+@pytest.mark.parametrize("name", ["reference", "compiled"])
+def test_no_way_to_compute_a_text_with_sinks_changes_a_bit(name):
+    assert_one_text(replace(MODEL, has_sinks=True), name)
+
+
+@pytest.mark.parametrize("name", ["reference", "compiled"])
+def test_a_pool_of_codes_has_sinks_too(name):
+    case = make_case(replace(MODEL, has_sinks=True), **STEP)
+    codes = replace(case, layer=case.layer.to(torch.float8_e4m3fn))
+    right = expected(replace(case, layer=codes.layer.float()))
+    torch.testing.assert_close(run(backends(case.model)[name], codes), right, atol=1e-5, rtol=0)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("window", [40, 268])
-def test_no_way_to_run_the_kernels_changes_a_bit(window):
-    assert_one_text(replace(MODEL, window=window, group=1), "triton")
+@pytest.mark.parametrize(
+    "style",
+    [{"window": 40, "group": 1}, {"window": 268, "group": 1}, {"window": 40, "has_sinks": True}],
+)
+def test_no_way_to_run_the_kernels_changes_a_bit(style):
+    assert_one_text(replace(MODEL, **style), "triton")
 
 
 @pytest.mark.parametrize("name", ["reference", "compiled"])

@@ -23,6 +23,7 @@ from support.torch_threads import torch_threads
 from outrider.ops.compiled.block_kind import BLOCK, KINDS
 from outrider.ops.compiled.find_blocks import find_blocks
 
+ON_THREADS = ("llama-uneven", "qwen3", "gemma3", "qwen3-moe", "deepseek-v3", "qwen3.5-moe")
 WITH_TREES = [*FAMILIES, *STYLED_FAMILIES, *SPARSE_FAMILIES, *GLM_FAMILIES, *LATENT_FAMILIES]
 
 
@@ -89,16 +90,17 @@ def test_packed_blocks_change_no_bit_either(kind, family, tmp_path):
     assert_equal_ways(bits, chunks=[5, 22], widths=[3], places=[11], trees=[13])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "threads"),
-    [
-        (family, threads)
-        for family in (*WITH_TREES, *RECURRENT)
+def long_text_cases():
+    """Every family on one thread, and on several one family of each kind of layer."""
+    for family in (*WITH_TREES, *RECURRENT):
         # The products of latent heads have other bits with five threads.
-        for threads in ((1, 2) if family.startswith("deepseek") else (1, 2, 5))
-    ],
-)
+        for threads in (1, 2) if family.startswith("deepseek") else (1, 2, 5):
+            is_other = threads > 1 and family not in ON_THREADS
+            yield pytest.param(family, threads, marks=[pytest.mark.matrix] if is_other else [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "threads"), list(long_text_cases()))
 def test_no_way_to_compute_a_long_text_changes_a_bit(family, threads, tmp_path):
     with torch_threads(threads):
         bits = bits_of(family, tmp_path, length=150)

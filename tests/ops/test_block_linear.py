@@ -131,7 +131,7 @@ def test_kernels_that_do_not_load_leave_weights_in_float32(failure: str, tmp_pat
         "from outrider.kv.choose_attention import choose_attention\n"
         "cpu = torch.device('cpu'); make = choose_linear('packed', cpu)\n"
         "print(type(make(torch.zeros(32, 32))).__name__)\n"
-        "backend = choose_attention(cpu, page_size=16, dtype=torch.float32, users=())\n"
+        'backend = choose_attention("auto", cpu, page_size=16, dtype=torch.float32, users=())\n'
         "print(type(backend).__name__)"
     )
     paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])

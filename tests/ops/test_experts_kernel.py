@@ -18,6 +18,7 @@ from support.expert_cases import (
 )
 from support.packed_forms import quantised_of
 
+from outrider.ops.moe.expert_gate import NO_BIASES, ExpertBiases, ExpertGate
 from outrider.ops.moe.expert_stack import stack_codes
 from outrider.ops.moe.experts import GroupedExperts
 from outrider.ops.moe.routing import Routing, route_reference, select_experts
@@ -98,14 +99,20 @@ def test_a_mixture_is_the_weighted_sum_of_the_experts_of_each_token(shape):
     assert torch.equal(out[padded], residual[padded])
 
 
-def test_gates_and_ups_are_clamped_to_the_limit():
+@pytest.mark.parametrize("style", ["limit", "gpt-oss"])
+def test_gates_and_ups_are_clamped_to_the_limit(style):
     x, gate_up, down, residual = mixture_of(9, 4, 32, 16)
-    experts, weights = routing_of(9, 4, 2)
+    experts, weights = routing_of(9, 4, 2, padded=[3])
+    gate, biases = ExpertGate(limit=0.4), NO_BIASES
+    if style == "gpt-oss":
+        gate = ExpertGate(limit=0.4, alpha=1.702, shift=1.0)
+        biases = ExpertBiases(logits_of(4, 32, seed=2), logits_of(4, 32, seed=3))
     limited, free, right = residual.clone(), residual.clone(), residual.clone()
-    add_experts_(x, experts, weights, gate_up, down, limited, 0.4)
+    add_experts_(x, experts, weights, gate_up, down, limited, gate=gate, biases=biases)
     add_experts_(x, experts, weights, gate_up, down, free)
     routing = Routing(experts=experts.long(), weights=weights)
-    GroupedExperts(gate_up=gate_up, down=down, limit=0.4).add_(x, routing, right)
+    ours = GroupedExperts(gate_up=gate_up, down=down, gate=gate, biases=biases)
+    ours.add_(x, routing, right)
     torch.testing.assert_close(limited, right, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(limited, free, atol=1e-2)
 

@@ -8,7 +8,7 @@ import pytest
 
 from outrider.engine.adaptive_drafting import Adaptation
 from outrider.ops.linear.linear_limits import MOST_SMALL_ROWS
-from outrider.runtime.build_runner import _rungs
+from outrider.runtime.draft_rungs import _rungs
 from outrider.runtime.warmup import list_shapes
 from outrider.step.buckets import (
     Buckets,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.kv.reference_attention import ReferenceAttention
-from outrider.ops.attention.attention_rule import NO_CAP, WHOLE_TEXT, AttentionRule
+from outrider.ops.attention.attention_rule import NO_CAP, NO_SINKS, WHOLE_TEXT, AttentionRule
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionBackend, AttentionScope
@@ -28,10 +28,19 @@ class Model:
     device: str = "cpu"
     window: int = WHOLE_TEXT
     soft_cap: float = NO_CAP
+    has_sinks: bool = False
 
     @property
     def rule(self) -> AttentionRule:
-        return AttentionRule(scale=SCALE, window=self.window, soft_cap=self.soft_cap)
+        return AttentionRule(
+            scale=SCALE, window=self.window, soft_cap=self.soft_cap, sinks=self.sinks
+        )
+
+    @property
+    def sinks(self) -> torch.Tensor:  # [heads] below and above most scores, or [0]
+        if not self.has_sinks:
+            return NO_SINKS
+        return torch.linspace(-2.0, 5.0, self.heads, device=self.device)
 
     @property
     def heads(self) -> int:

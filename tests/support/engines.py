@@ -33,6 +33,7 @@ class Shape:
     kv_tokens: int = 1024
     max_context: int = 128
     prefix_cache: bool = True
+    row_snapshots: int | str = "auto"
     device: str = "cpu"
     arithmetic: str = "fast"
     kv_dtype: str = "auto"
@@ -54,6 +55,7 @@ def engine_of(
         settings_of(shape),
         draft=draft,
         kv_tokens=shape.kv_tokens,
+        row_snapshots=shape.row_snapshots,
         buckets=buckets_of(shape, rows),
         grammars=grammars,
         verifier=verifier,

@@ -2,7 +2,7 @@
 
 import random
 
-from outrider.engine.adaptive_drafting import WholeBudget
+from outrider.engine.draft_policy import WholeBudget
 from outrider.ops.tree.verify import verify
 from outrider.wire.draft_budget import PLAIN, UNBOUNDED, whole_rung
 

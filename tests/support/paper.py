@@ -2,6 +2,7 @@
 
 Every slot remembers which token was written there. A row's next token is a hash of the history read
 back through its page table, so a page that is lost, shared wrongly or overwritten changes the text.
+With row state, a row must also hold a state of exactly the history that it continues.
 """
 
 import random
@@ -13,7 +14,7 @@ from outrider.config.settings import HostSettings
 from outrider.wire.draft_budget import Budget
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.row_sampling import RowSampling
-from outrider.wire.runner_facts import DraftFacts, MemoryFacts, RunnerFacts
+from outrider.wire.runner_facts import DraftFacts, MemoryFacts, RunnerFacts, SnapshotFacts
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import StepResult
 from outrider.wire.submission import Limits, Submission
@@ -47,6 +48,14 @@ class PaperResult:
         return self.result
 
 
+@dataclass(frozen=True)
+class PaperState:
+    """The state of a row: it can go on after any length from `first` to the end of its tokens."""
+
+    first: int = 0
+    tokens: tuple[int, ...] = ()
+
+
 @dataclass
 class PaperRunner:
     """A device that is always done; it accepts a random number of drafts."""
@@ -57,6 +66,8 @@ class PaperRunner:
     tables: dict[int, list[int]] = field(default_factory=dict)
     lengths: dict[int, int] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
+    states: dict[int, PaperState] = field(default_factory=dict)  # by row
+    snapshots: dict[int, PaperState] = field(default_factory=dict)  # by slot
     num_steps: int = 0
     widest_step: int = 0
     num_drafts: int = 0
@@ -72,6 +83,9 @@ class PaperRunner:
         columns = zip(decodes.rows, decodes.bounds, decodes.budgets, strict=True)
         tokens = [self._decode(row, bound, budget.nodes) for row, bound, budget in columns]
         tokens += [self._chunk(entry) for entry in batch.chunks]
+        for each in batch.snapshots:
+            assert 1 <= each.slot <= self.facts.snapshots.num
+            self.snapshots[each.slot] = self.states[each.row]
         return PaperResult(
             StepResult(
                 step=batch.step,
@@ -97,6 +111,9 @@ class PaperRunner:
         for admission in batch.admissions:
             assert 1 <= admission.row <= self.facts.host.max_rows
             self.tables[admission.row] = []
+            self.states[admission.row] = PaperState()
+            if admission.snapshot:
+                self.states[admission.row] = self.snapshots[admission.snapshot]
         for grant in batch.grants:
             table = self.tables[grant.row]
             assert grant.first == len(table), "grants append"
@@ -111,16 +128,20 @@ class PaperRunner:
         return [self.slots[self._slot(row, position)] for position in range(length)]
 
     def _chunk(self, chunk) -> tuple[int, ...]:
+        self._check_state(chunk.row, chunk.start)
         for offset, token in enumerate(chunk.tokens):
             self.slots[self._slot(chunk.row, chunk.start + offset)] = token
         length = chunk.start + len(chunk.tokens)
-        token = next_token(self._history(chunk.row, length))
+        history = self._history(chunk.row, length)
+        token = next_token(history)
         self.lengths[chunk.row], self.last[chunk.row] = length, token
+        self.states[chunk.row] = PaperState(length, tuple(history))
         return (token,) if chunk.is_last else ()
 
     def _decode(self, row: int, bound: int, nodes: int) -> tuple[int, ...]:
         length = self.lengths[row]
         assert length <= bound, "a bound is never below the truth"
+        self._check_state(row, length)
         for node in range(nodes):  # drafts occupy slots before they are judged
             self.slots[self._slot(row, length + node)] = VOCAB + node
         history, emitted = self._history(row, length), []
@@ -131,7 +152,16 @@ class PaperRunner:
             token = next_token(history)
             emitted.append(token)
         self.lengths[row], self.last[row] = len(history), token
+        # To go back inside a round means not to advance; what was before it is lost.
+        self.states[row] = PaperState(length + 1, tuple(history))
         return tuple(emitted)
+
+    def _check_state(self, row: int, length: int) -> None:
+        """A model with row state reads nothing of a text from before its state."""
+        state = self.states[row]
+        if self.facts.snapshots.row_bytes and length:
+            assert state.first <= length <= len(state.tokens), "no state of this length"
+            assert list(state.tokens[:length]) == self._history(row, length)
 
 
 def facts(
@@ -147,6 +177,8 @@ def facts(
     prefix_cache: bool = True,
     is_paced: bool = False,
     is_adaptive: bool = False,
+    num_snapshots: int = 0,
+    every: int = 0,
 ) -> RunnerFacts:
     return RunnerFacts(
         memory=MemoryFacts(
@@ -174,6 +206,9 @@ def facts(
             prefix_cache=prefix_cache,
         ),
         depth=depth,
+        snapshots=SnapshotFacts(
+            num=num_snapshots, row_bytes=int(num_snapshots > 0), every=every or page_size
+        ),
     )
 
 

@@ -43,6 +43,7 @@ def compile_kernel(kernel, kind, tile, **own):
     types = {"codes": CODES.get(kind, "*i32"), "words": "*i32", "zeros": "*i32"}
     types |= {"factors": "*fp32", "partial": "*fp32", "arrivals": "*i32"}
     types |= {"x": "*bf16", "residual": "*bf16", "out": "*bf16", "rows": "*i32", "owners": "*i32"}
+    types |= {"bias": "*bf16"}
     signature = {
         name: "constexpr" if name in constants else types.get(name, "i32")
         for name in kernel.arg_names
@@ -76,11 +77,12 @@ def facts(made, name):
 
 def main():
     for kind in sys.argv[1:]:
-        own = {"IS_SPLIT": False, "IS_GATED": False, "HAS_RESIDUAL": False}
+        own = {"IS_WHOLE": True, "IS_SPLIT": True, "IS_GATED": False, "HAS_RESIDUAL": True}
         for tile in TILES:
             made = compile_kernel(_quantised_kernel, kind, tile, **own)
             print(json.dumps(facts(made, f"linear {kind} {tile.rows}")), flush=True)
         own = {"PAIRS_PER_ROW": 2, "IS_LIMITED": True, "IS_GATED": True, "DEPTH": 128}
+        own |= {"ALPHA": 1.0, "SHIFT": 0.0, "HAS_BIAS": False}
         made = compile_kernel(_grouped_kernel, kind, TILES[0], **own)
         print(json.dumps(facts(made, f"experts {kind}")), flush=True)
 

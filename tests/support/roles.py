@@ -103,7 +103,7 @@ def pair_of(
     """The two engines; the listener is closed in the end."""
     prefill = make_half(model, shape, draft, grammars)
     decode = make_half(model, decode_shape or shape, draft, grammars)
-    ships_rows = not prefill.engine.facts.host.prefix_cache
+    ships_rows = prefill.engine.facts.snapshots.row_bytes > 0
     board = OfferBoard(lease_s, prefill.runner.row_images)
     server = PrefillServer(
         socket.create_server(("127.0.0.1", 0)),

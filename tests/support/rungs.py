@@ -2,7 +2,7 @@
 
 import random
 
-from outrider.engine.adaptive_drafting import WholeBudget
+from outrider.engine.draft_policy import WholeBudget
 from outrider.wire.draft_budget import Budget, Rung
 from support.engines import make_submission, run_all
 from support.matrix import (

@@ -1,10 +1,16 @@
 """Tiny random models whose layers differ from a Llama in windows, ropes, norms or multipliers."""
 
 from transformers import (
+    Cohere2Config,
+    Cohere2ForCausalLM,
+    CohereConfig,
+    CohereForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GptOssConfig,
+    GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     MinistralConfig,
@@ -30,7 +36,34 @@ _TWO_ROPES = {
     "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
 }
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 5000.0,
+    "factor": 4.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 64,
+}
 _LAST_FULL = ["sliding_attention", "sliding_attention", "full_attention"]
+
+
+def _gpt_oss(limit):
+    config = GptOssConfig(
+        **SIZES,
+        head_dim=16,
+        sliding_window=5,
+        num_local_experts=6,
+        num_experts_per_tok=3,
+        swiglu_limit=limit,
+        rope_parameters=_YARN,
+    )
+    model = GptOssForCausalLM(config)
+    for layer in model.model.layers:
+        layer.mlp.experts.limit = limit  # some versions of transformers do not read the field
+    return model
+
+
 # Windows end inside of prompts, drafts and pages.
 STYLED_FAMILIES = {
     "mistral-window": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=7)),
@@ -75,6 +108,13 @@ STYLED_FAMILIES = {
             logits_scaling=1.5,
         )
     ),
+    "cohere": lambda: CohereForCausalLM(
+        CohereConfig(**SIZES | _PAD, layer_norm_eps=1e-3, logit_scale=0.5)
+    ),
+    "cohere2": lambda: Cohere2ForCausalLM(
+        Cohere2Config(**SIZES | _PAD, sliding_window=5, layer_types=_LAST_FULL, logit_scale=0.5)
+    ),
+    "gpt-oss": lambda: _gpt_oss(limit=0.7),  # small: gates and ups reach it
     "olmo2": lambda: Olmo2ForCausalLM(Olmo2Config(**SIZES | _PAD)),
     "olmo3": lambda: Olmo3ForCausalLM(
         Olmo3Config(**SIZES | _PAD, sliding_window=5, layer_types=_LAST_FULL)

@@ -27,7 +27,7 @@ class TextBits:
         reach = len(text) + NODES
         decoder = load_target(folder, dtype=dtype, device=CPU)
         layout = decoder.layout(page_size=PAGE_SIZE, nodes=NODES)
-        backend = choose_attention(CPU, page_size=PAGE_SIZE, dtype=decoder.dtype, users=())
+        backend = choose_attention("auto", CPU, page_size=PAGE_SIZE, dtype=decoder.dtype, users=())
         pages = PageFamily(num_pages=1, device=CPU)
         cache = layout.open(CacheRoom(pages=pages, table_rows=6, backend=backend))
         planner, table, num = planner_of(

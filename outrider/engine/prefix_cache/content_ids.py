@@ -4,6 +4,7 @@ import hashlib
 from collections import OrderedDict
 
 from outrider.wire.embedded_span import EmbeddedSpan
+from outrider.wire.image_span import ImageSpan
 
 _MOST_IDS = 2**31 - 2  # keys hold 32 bits; no token has a negative id, and -1 is the end of prompts
 
@@ -22,7 +23,7 @@ class ContentIds:
         self._ids: OrderedDict[bytes, int] = OrderedDict()  # by digest, the latest last
         self._num_given = 0
 
-    def ids_of(self, span: EmbeddedSpan) -> list[int]:
+    def ids_of(self, span: EmbeddedSpan | ImageSpan) -> list[int]:
         return [self._id_of(span.row(index)) for index in range(len(span))]
 
     def _id_of(self, content: bytes) -> int:

@@ -1,11 +1,12 @@
 """Leases on KV pages, with sharing between requests: what the scheduler sees of the cache."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outrider.engine.prefix_cache.page_allocator import PageAllocator
 from outrider.engine.prefix_cache.page_events import PageEvents
-from outrider.engine.prefix_cache.radix_tree import Node, RadixTree
+from outrider.engine.prefix_cache.radix_tree import Node, PrefixMatch, RadixTree
+from outrider.engine.prefix_cache.snapshot_slots import AnySlots, LeaseSnapshots, NoSlots
 from outrider.engine.prefix_cache.token_key import TokenKey
 from outrider.errors import CapacityError
 
@@ -21,6 +22,7 @@ class Lease:
     num_shared: int
     node: Node  # where the shared pages end in the tree
     salt: bytes  # only requests of the same salt share pages
+    snapshots: LeaseSnapshots = field(default_factory=LeaseSnapshots)
     is_open: bool = True
 
 
@@ -38,12 +40,22 @@ class PrefixCache:
 
     Draft KV at a position depends on `lookahead` tokens after it. So N known tokens identify the KV
     of N - lookahead positions only.
+
+    A model with row state can continue only after a page that has a snapshot of that state. Pages
+    after it are kept: they show where texts part, and the next request leaves a snapshot there.
     """
 
     def __init__(
-        self, *, num_pages: int, page_size: int, enabled: bool = True, lookahead: int = 0
+        self,
+        *,
+        num_pages: int,
+        page_size: int,
+        enabled: bool = True,
+        lookahead: int = 0,
+        slots: AnySlots | None = None,  # for snapshots; None if the model has no row state
     ) -> None:
         assert page_size > 0
+        self.slots = slots or NoSlots()
         self.page_size = page_size
         self._allocator = PageAllocator(num_pages)
         self._tree = RadixTree(page_size)
@@ -83,21 +95,34 @@ class PrefixCache:
 
     def open(self, tokens: Sequence[int], *, salt: bytes = b"") -> Lease:
         """A lease that starts with the longest cached part of `tokens`, in whole pages."""
-        key = self._key(tokens, salt, first=0, last=self.num_covered(tokens))
-        match = self._tree.match(key)
+        match = found = self._match(tokens, salt, self.num_covered(tokens))
+        num_resumable = self.slots.num_resumable(found.pages)
+        if num_resumable < len(found.pages):
+            match = self._match(tokens, salt, num_resumable)
         self._tree.lock(match.node)
         num_shared = len(match.pages)
         cached = num_shared * self.page_size
         self._queried_tokens += len(tokens)
         self._hit_tokens += cached
         return Lease(
-            pages=match.pages, cached=cached, num_shared=num_shared, node=match.node, salt=salt
+            pages=match.pages,
+            cached=cached,
+            num_shared=num_shared,
+            node=match.node,
+            salt=salt,
+            snapshots=LeaseSnapshots(
+                restored=self.slots.use(match.pages), matched=len(found.pages) * self.page_size
+            ),
         )
 
     def count_cached(self, tokens: Sequence[int], *, salt: bytes = b"") -> int:
         """Tokens that `open` would find. Nothing is lent."""
-        key = self._key(tokens, salt, first=0, last=self.num_covered(tokens))
-        return len(self._tree.match(key).pages) * self.page_size
+        found = self._match(tokens, salt, self.num_covered(tokens))
+        return self.slots.num_resumable(found.pages) * self.page_size
+
+    def _match(self, tokens: Sequence[int], salt: bytes, num_pages: int) -> PrefixMatch:
+        """The cached pages among the first `num_pages` of a text."""
+        return self._tree.match(self._key(tokens, salt, first=0, last=num_pages))
 
     def extend(self, lease: Lease, num_tokens: int) -> tuple[int, ...]:
         """Makes the lease cover positions [0, num_tokens) and returns the pages that adds."""
@@ -120,8 +145,13 @@ class PrefixCache:
                 f"{needed} more KV pages are needed and {self.num_available} can be had: "
                 "wait until a request ends, run fewer at once, or give the cache more memory"
             )
-        self._allocator.free(self._tree.evict(num_pages))
+        self._free_cached(self._tree.evict(num_pages))
         self._evicted_pages += num_pages
+
+    def _free_cached(self, pages: list[int]) -> None:
+        """Pages have left the tree. Their snapshots end with them."""
+        self.slots.drop(pages)
+        self._allocator.free(pages)
 
     def publish(self, lease: Lease, tokens: Sequence[int]) -> None:
         """Shares the full pages of `tokens`, whose KV the pages of the lease hold now.
@@ -131,13 +161,12 @@ class PrefixCache:
         request that runs alone could then not use the whole pool.
         """
         assert lease.is_open
-        covered = self.num_covered(tokens)
-        if covered <= lease.num_shared:
-            return
-        first = lease.num_shared
-        next_page = self._key(tokens, lease.salt, first=first, last=first + 1)
-        if not self._tree.has_child(lease.node, next_page):
-            self._share(lease, tokens, covered)
+        covered, first = self.num_covered(tokens), lease.num_shared
+        if covered > first:
+            next_page = self._key(tokens, lease.salt, first=first, last=first + 1)
+            if not self._tree.has_child(lease.node, next_page):
+                self._share(lease, tokens, covered)
+        self._attach_snapshots(lease, tokens, covered)
 
     def close(self, lease: Lease, tokens: Sequence[int]) -> None:
         """Leaves the full pages of `tokens` in the cache and takes all others back.
@@ -147,9 +176,10 @@ class PrefixCache:
         assert lease.is_open, "a lease is closed once"
         covered = max(lease.num_shared, self.num_covered(tokens))
         duplicates = self._share(lease, tokens, covered)
+        self._attach_snapshots(lease, tokens, covered)
         self._tree.unlock(lease.node)
         self._allocator.free(duplicates + lease.pages[covered:])
-        lease.is_open = False
+        self._end(lease)
 
     def discard(self, lease: Lease) -> None:
         """Takes all pages back, also those that the lease published and that no request uses now.
@@ -159,9 +189,25 @@ class PrefixCache:
         assert lease.is_open, "a lease is closed once"
         self._tree.unlock(lease.node)
         num_published = lease.num_shared - lease.cached // self.page_size
-        pruned = self._tree.prune(lease.node, num_published)
-        self._allocator.free(pruned + lease.pages[lease.num_shared :])
+        self._free_cached(self._tree.prune(lease.node, num_published))
+        self._allocator.free(lease.pages[lease.num_shared :])
+        self._end(lease)
+
+    def _end(self, lease: Lease) -> None:
+        self.slots.give_back(lease.snapshots.take_all())
         lease.is_open = False
+
+    def _attach_snapshots(self, lease: Lease, tokens: Sequence[int], covered: int) -> None:
+        """Give the snapshots of the lease to the pages that end where they were taken.
+
+        These may be pages of another request with the same text. A page that is not cached yet
+        gets its snapshot later.
+        """
+        for border in sorted(lease.snapshots.taken):
+            num_pages = border // self.page_size
+            pages = self._match(tokens, lease.salt, min(num_pages, covered)).pages
+            if len(pages) == num_pages:
+                self.slots.attach(pages[-1], lease.snapshots.taken.pop(border))
 
     def keep_private(self, lease: Lease) -> None:
         """Let go of the cached pages at its beginning, which can then be flushed."""
@@ -174,14 +220,13 @@ class PrefixCache:
 
     def forget(self, tokens: Sequence[int], *, salt: bytes, num_first: int) -> None:
         """Frees the pages after the first `num_first` tokens of a text that no request uses."""
-        key = self._key(tokens, salt, first=0, last=self.num_covered(tokens))
-        match = self._tree.match(key)
+        match = self._match(tokens, salt, self.num_covered(tokens))
         num_pages = len(match.pages) - num_first // self.page_size
-        self._allocator.free(self._tree.prune(match.node, num_pages))
+        self._free_cached(self._tree.prune(match.node, num_pages))
 
     def flush(self) -> None:
         """Forgets every cached page that no request uses."""
-        self._allocator.free(self._tree.evict(self._tree.num_evictable))
+        self._free_cached(self._tree.evict(self._tree.num_evictable))
 
     def _share(self, lease: Lease, tokens: Sequence[int], covered: int) -> list[int]:
         """Moves the lease's pages up to `covered` into the tree; returns those the tree has."""
@@ -195,9 +240,13 @@ class PrefixCache:
 
     def num_covered(self, tokens: Sequence[int]) -> int:
         """How many full pages can be found again by these tokens."""
+        return self.last_border(len(tokens)) // self.page_size
+
+    def last_border(self, num_tokens: int) -> int:
+        """Positions in the full pages that can be found again by so many tokens."""
         if not self.is_enabled:
             return 0
-        return max(0, len(tokens) - self._lookahead) // self.page_size
+        return max(0, num_tokens - self._lookahead) // self.page_size * self.page_size
 
     def _key(self, tokens: Sequence[int], salt: bytes, *, first: int, last: int) -> TokenKey:
         """The key of pages [first, last). Only the first page of a text has the salt."""

@@ -10,6 +10,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from outrider.errors import ConfigError, RequestError
+from outrider.frontend.tokenizer.content_form import reads_parts_only
 from outrider.frontend.tokenizer.null_content import null_content
 from outrider.frontend.tokenizer.template_bounds import (
     BoundedEnvironment,
@@ -21,6 +22,13 @@ DEFAULT = "default"
 TOOL_USE = "tool_use"  # name of the template for requests with tools, if a model has one
 
 Message = Mapping[str, object]
+
+# Variables of a template that is rendered to find out what it can write.
+_PROBED = {"tools": None, "documents": None, "add_generation_prompt": True}
+
+
+class ContentParts(list[Mapping[str, str]]):
+    """Checked parts of a message, for a template that reads them one by one."""
 
 
 class ChatTemplate:
@@ -42,6 +50,7 @@ class ChatTemplate:
         environment = _environment(now)
         self._templates = {name: _compile(environment, text) for name, text in sources.items()}
         self._null_contents: dict[str, str | None] = {}  # by template; found at its first null
+        self._reads_parts: dict[str, bool] = {}  # by template; found at its first message
 
     def render(
         self,
@@ -53,7 +62,7 @@ class ChatTemplate:
     ) -> str:
         """The prompt text. It holds its own special tokens: encode it with `add_special=False`."""
         name = TOOL_USE if tools and TOOL_USE in self._templates else DEFAULT
-        checked = [self._fill_null(name, message) for message in check_messages(messages)]
+        checked = [self._in_form(name, message) for message in check_messages(messages)]
         # Templates test tools and documents for none, so both must be set.
         absent = {"tools": list(tools) or None, "documents": None}
         values = {**absent, "add_generation_prompt": add_generation_prompt, **variables}
@@ -77,16 +86,28 @@ class ChatTemplate:
                 {**self._special_tokens, **values}, messages=messages
             )
 
-    def _fill_null(self, name: str, message: dict[str, object]) -> dict[str, object]:
+    def _in_form(self, name: str, message: dict[str, object]) -> dict[str, object]:
         """The message with a content that its template can write."""
+        filled = self._fill_null(name, message)
+        if not isinstance(filled["content"], str):
+            return filled
+        if name not in self._reads_parts:
+            self._reads_parts[name] = reads_parts_only(
+                lambda messages: self._write(name, messages, _PROBED)
+            )
+        if not self._reads_parts[name]:
+            return filled
+        return {**filled, "content": ContentParts([{"type": "text", "text": filled["content"]}])}
+
+    def _fill_null(self, name: str, message: dict[str, object]) -> dict[str, object]:
+        """The message without a null as its content, unless its template writes null."""
         if message["content"] is not None:
             return message
         if not message.get("tool_calls"):
             return {**message, "content": ""}
         if name not in self._null_contents:
-            values = {"tools": None, "documents": None, "add_generation_prompt": True}
             self._null_contents[name] = null_content(
-                lambda messages: self._write(name, messages, values)
+                lambda messages: self._write(name, messages, _PROBED)
             )
         return {**message, "content": self._null_contents[name]}
 
@@ -123,8 +144,8 @@ def _check_message(message: object, place: str) -> dict[str, object]:
     return {**message, "content": _check_content(message.get("content"), place)}
 
 
-def _check_content(content: object, place: str) -> str:
-    if isinstance(content, str):
+def _check_content(content: object, place: str) -> str | ContentParts:
+    if isinstance(content, str | ContentParts):
         return content
     if not isinstance(content, list | tuple):
         raise RequestError(f"{place}.content must be a string or a list of text parts")

@@ -55,6 +55,7 @@ from outrider.ops.linear.choose_linear import (
 from outrider.ops.linear.grouped_linear import make_grouped
 from outrider.ops.linear.hyper_connections import MixWeights
 from outrider.ops.linear.linear import Linear
+from outrider.ops.moe.expert_gate import ExpertGate
 from outrider.ops.moe.experts import make_experts
 from outrider.ops.norm_rope.partial_rope import VectorNorm
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
@@ -245,7 +246,9 @@ class V4Builder:
         return MoeMlp(
             router=self._router(layer, is_hashed=is_hashed),
             experts=divide_experts(
-                make_experts(gate_up, down, feed.limit), held, self._ranks.experts
+                make_experts(gate_up, down, gate=ExpertGate(limit=feed.limit)),
+                held,
+                self._ranks.experts,
             ),
             shared=(Mlp(gate=SplitGate(both, feed.limit), down=self.linear(shared + "w2.weight")),),
         )

@@ -12,7 +12,6 @@ from torch.autograd import profiler
 from outrider.models.layers.attention_layer import Attention, AttentionStep, NoGate, SelfAttention
 from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.normed_linear import BlockProjection
-from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.compiled.why_not_compiled import why_not_compiled
 from outrider.ops.linear.block_linear import BlockLinear
 from outrider.ops.linear.normed_blocks import BlockGate, BlockHeads
@@ -73,13 +72,13 @@ def compile_layers(layers: Sequence[tuple[Attention, FeedForward]]) -> CompiledL
     known = [each for each in parts if each is not None]
     if not known or len(known) < len(parts):
         return None
-    rules = {each.rule for each, _ in layers if isinstance(each, SelfAttention)}
-    scale = next(iter(rules)).scale
-    if rules != {AttentionRule(scale=scale)} or why_not_compiled(
-        "outrider.ops.compiled.layer_region"
-    ):
+    rules = [each.rule for each, _ in layers if isinstance(each, SelfAttention)]
+    scales = {rule.scale for rule in rules}
+    if len(scales) > 1 or not all(rule.is_plain for rule in rules):
         return None
-    return CompiledLayers(known, scale)
+    if why_not_compiled("outrider.ops.compiled.layer_region"):
+        return None
+    return CompiledLayers(known, scales.pop())
 
 
 def _block_parts(attention: Attention, mlp: FeedForward) -> _BlockParts | None:

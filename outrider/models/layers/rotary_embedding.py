@@ -81,7 +81,9 @@ def _yarn_share(scaling: YarnScaling, config: RopeConfig, head_dim: int) -> torc
         wavelength = scaling.original_context / (2 * math.pi * periods)
         return head_dim * math.log(wavelength) / (2 * math.log(config.theta))
 
-    first = max(math.floor(dimension(scaling.beta_fast)), 0)
-    last = min(math.ceil(dimension(scaling.beta_slow)), head_dim - 1)
+    fast, slow = dimension(scaling.beta_fast), dimension(scaling.beta_slow)
+    if scaling.is_truncated:
+        fast, slow = math.floor(fast), math.ceil(slow)
+    first, last = max(fast, 0), min(slow, head_dim - 1)
     pairs = torch.arange(head_dim // 2, dtype=torch.float32)
     return 1.0 - ((pairs - first) / max(last - first, 0.001)).clamp(0.0, 1.0)

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+import torch
+
 from outrider.errors import ConfigError
 from outrider.models.quantised.packed_weights import (
     AwqWords,
@@ -29,6 +31,10 @@ _SCALES = ("weight_scale_inv", "weight_scale", "scale")
 _SCALED_TYPES = ("F8_E4M3", "I8")
 
 
+def _all_of(stored: torch.Tensor) -> torch.Tensor:
+    return stored
+
+
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
     """A weight that several stored tensors make up."""
@@ -36,6 +42,8 @@ class PackedWeight:
     form: PackedForm
     suffixes: tuple[str, ...]  # of the stored tensors
     may_have_zero_bias: bool = False  # exporters of GPTQ store one for every layer
+    module: str = ""  # where the tensors are, unless the weight's name says it
+    pick: Callable[[torch.Tensor], torch.Tensor] = _all_of  # what belongs to it of each tensor
 
 
 def find_packed(

@@ -10,7 +10,7 @@ from typing import Any
 from outrider.errors import ConfigError
 from outrider.models.config_fields import read_fields
 
-_METHODS = ("fp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "gptq", "awq")
+_METHODS = ("fp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "mxfp4", "gptq", "awq")
 _LISTS = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
 _BLOCK = (128, 128)  # rows and columns that share an fp8 scale
 

@@ -44,7 +44,7 @@ def attend_in_place(
     """Attention of every query token over the keys that it sees."""
     out = torch.empty(query.shape, dtype=query.dtype)
     factors = torch.tensor([rule.scale, rule.soft_cap], dtype=torch.float32)
-    graph_break(_attend, query, groups, layer, rule.window, factors, out)
+    graph_break(_attend, query, groups, layer, rule, factors, out)
     return out
 
 
@@ -58,7 +58,7 @@ def _attend(
     query: torch.Tensor,
     groups: Sequence[QueryGroup],
     layer: torch.Tensor,
-    window: int,
+    rule: AttentionRule,
     factors: torch.Tensor,  # [2] float32 scale, soft cap
     out: torch.Tensor,
 ) -> None:
@@ -76,10 +76,11 @@ def _attend(
             layer.shape[3],
             layer.data_ptr(),
             factors.data_ptr(),
-            window,
+            rule.window,
             out.data_ptr(),
             scratch.data_ptr(),
             code_values(layer.dtype).data_ptr() if is_narrow(layer) else 0,
+            rule.sinks.data_ptr() if rule.has_sinks else 0,
             *(field for group in groups for field in group.fields),
         ),
     )

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+import torch
+
 WHOLE_TEXT = 1 << 30  # the window of a layer without sliding window: longer than any text
 NO_CAP = 0.0
+NO_SINKS = torch.empty(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionRule:
     """What layers of one model can differ in; backends take it with every call.
 
@@ -17,10 +20,22 @@ class AttentionRule:
     scale: float  # of the products of queries and keys
     window: int = WHOLE_TEXT  # the newest keys that a query sees, its own included
     soft_cap: float = NO_CAP  # scores become cap * tanh(score / cap)
+    # [heads] float32: a score that every query of the head sees besides its keys, and whose value
+    # is zero. NO_SINKS: there are none.
+    sinks: torch.Tensor = NO_SINKS
 
     @property
     def has_window(self) -> bool:
         return self.window < WHOLE_TEXT
+
+    @property
+    def has_sinks(self) -> bool:
+        return len(self.sinks) > 0
+
+    @property
+    def is_plain(self) -> bool:
+        """A softmax of scaled products over the whole text, as in a Llama."""
+        return not (self.has_window or self.is_capped or self.has_sinks)
 
     @property
     def is_capped(self) -> bool:

@@ -19,7 +19,6 @@ from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.attention.decode_tiles_triton import FEW_ROWS, DecodeTiles, decode_tiles
 from outrider.ops.attention.kv_codes_triton import pool_argument
 from outrider.ops.attention.softmax_blocks_triton import (
-    ScoreFactors,
     add_block,
     capped,
     first_block,
@@ -32,6 +31,7 @@ from outrider.ops.attention.splits_triton import (
     EXACT,
     NOTHING_SEEN,
     Partials,
+    begin_softmax,
     combine,
     cut,
     dim_tile,
@@ -41,6 +41,7 @@ from outrider.ops.attention.splits_triton import (
     num_splits,
     partial_width,
     sees_split,
+    sinks_argument,
     split_start,
     splits_before,
 )
@@ -148,14 +149,14 @@ def _read_split(
 @triton.jit
 def _read_splits(
     query, keys, slots, pages, limits, tails, limit, node, nodes, length, most, inner, scale,
+    total_max, total_sum,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
     CAPPED: tl.constexpr,
 ):  # fmt: skip
     """The softmax over all keys of a tree, one split after another."""
     longest, offset = tl.max(limit, 0), tl.arange(0, BLOCK_N)
-    total_max = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
-    total_sum, total = tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
+    total = tl.zeros([BLOCK_M, DIM], tl.float32)
     for split in range(first_split(limit, WINDOW, SPLIT), splits_before(longest, SPLIT)):
         begin, after = split_start(split, SPLIT), split_start(split + 1, SPLIT)
         running_max, running_sum, acc = _read_split(
@@ -172,7 +173,7 @@ def _read_splits(
 
 @triton.jit
 def _read_whole(
-    query, keys, slots, pages, limit, inner, scale,
+    query, keys, slots, pages, limit, inner, scale, total_max, total_sum,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr,
     CAPPED: tl.constexpr,
@@ -181,8 +182,7 @@ def _read_whole(
     longest, offset = tl.max(limit, 0), tl.arange(0, BLOCK_N)
     nothing = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
     no_sums, no_acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
-    running_max, sums, acc, total_max = nothing, no_sums, no_acc, nothing
-    total_sum, total = tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
+    running_max, sums, acc, total = nothing, no_sums, no_acc, no_acc
     first, split = 0, 1
     if WINDOW > 0:
         first, split = first_block(limit, WINDOW, BLOCK_N), first_split(limit, WINDOW, SPLIT) + 1
@@ -212,16 +212,16 @@ def _read_whole(
 
 @triton.jit(
     do_not_specialize=[
-        "pages", "lengths", "queries", "limits", "tails", "part_max", "part_sum",
+        "pages", "lengths", "queries", "limits", "tails", "sinks", "part_max", "part_sum",
         "nodes", "spread", "num_pages", "num_tiles",
     ]
 )  # fmt: skip
 def _attend_kernel(
-    query, layer, out, pages, lengths, queries, limits, tails, part_acc, part_max, part_sum,
+    query, layer, out, pages, lengths, queries, limits, tails, sinks, part_acc, part_max, part_sum,
     query_stride, nodes, spread, num_pages, num_tiles, inner, scale,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr, CAPPED: tl.constexpr,
+    WINDOW: tl.constexpr, CAPPED: tl.constexpr, HAS_SINKS: tl.constexpr,
     TREE: tl.constexpr, WHOLE: tl.constexpr, RAGGED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A tile reads one split or, if WHOLE, all splits one after another."""
@@ -249,15 +249,16 @@ def _attend_kernel(
     slots = slots_of(begin + offset, most, most, own_pages, own_pages, PAGE_SIZE, False)
     longest = tl.max(limit, 0)
     if WHOLE:
+        total_max, total_sum = begin_softmax(sinks, head, is_real, BLOCK_M, HAS_SINKS)
         if TREE:
             total_sum, total = _read_splits(
                 q, keys, slots, own_pages, own_limits, own_tails, limit, node, nodes, length, most,
-                inner, scale,
+                inner, scale, total_max, total_sum,
                 KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, SPLIT, WINDOW, CAPPED,
             )  # fmt: skip
         else:
             total_sum, total = _read_whole(
-                q, keys, slots, own_pages, limit, inner, scale,
+                q, keys, slots, own_pages, limit, inner, scale, total_max, total_sum,
                 KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_M, BLOCK_N, SPLIT, WINDOW, CAPPED,
             )  # fmt: skip
         index = place_in_step * (KV_HEADS * GROUP) + head
@@ -308,7 +309,7 @@ def attend_decode(
     tiles = tiles or decode_tiles(
         head_dim, query.dtype, packed=packed, num_rows=num_rows, shared=shared
     )
-    splits, factors = num_splits(keys, split=tiles.split), score_factors(rule)
+    splits = num_splits(keys, split=tiles.split)
     is_whole = _is_whole(tiles, num_tiles=num_rows * layer.shape[2] // 2, splits=splits)
     per_row = nodes * splits * partial_width(heads, head_dim)
     at_once = num_rows if is_whole else min(num_rows, partials.numel() // per_row)
@@ -322,10 +323,10 @@ def attend_decode(
         own = slice(None) if texts.is_ragged else tokens
         _attend(
             query[own], layer, out[own], some, parts,
-            1 if is_whole else splits, factors, tiles, is_tree=is_tree, is_whole=is_whole,
+            1 if is_whole else splits, rule, tiles, is_tree=is_tree, is_whole=is_whole,
         )  # fmt: skip
         if not is_whole:
-            combine(parts, out[own], some, tiles.split, factors.window)
+            combine(parts, out[own], some, tiles.split, rule)
 
 
 def _is_whole(tiles: DecodeTiles, *, num_tiles: int, splits: int) -> bool:
@@ -340,13 +341,13 @@ def _attend(
     texts: DecodeTexts,
     parts: Partials,
     splits: int,  # in parallel
-    factors: ScoreFactors,
+    rule: AttentionRule,
     tiles: DecodeTiles,
     *,
     is_tree: bool,
     is_whole: bool,
 ) -> None:
-    heads, head_dim = query.shape[1:]
+    (heads, head_dim), factors = query.shape[1:], score_factors(rule)
     num_rows, num_pages = texts.pages.shape
     kv_heads, page_size, nodes = layer.shape[2] // 2, layer.shape[1], texts.nodes
     group = heads // kv_heads
@@ -359,14 +360,14 @@ def _attend(
     kernel(
         query, pool_argument(layer), out,
         texts.pages, texts.lengths, texts.queries, texts.limits, texts.tails,
-        parts.values, parts.maxima, parts.weights,
+        sinks_argument(rule, query), parts.values, parts.maxima, parts.weights,
         query.stride(0), nodes, spread, num_pages, num_tiles,
         factors.inner, factors.scale,
         GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim,
         DIM=dim_tile(head_dim), PAGE_SIZE=page_size,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, SPLIT=tiles.split,
-        WINDOW=factors.window, CAPPED=factors.is_capped, TREE=is_tree, WHOLE=is_whole,
-        RAGGED=texts.is_ragged, PDL=overlap.is_on(query),
+        WINDOW=factors.window, CAPPED=factors.is_capped, HAS_SINKS=rule.has_sinks,
+        TREE=is_tree, WHOLE=is_whole, RAGGED=texts.is_ragged, PDL=overlap.is_on(query),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **EXACT, **overlap.options(query),
     )  # fmt: skip
 

@@ -187,7 +187,26 @@ def _attend_places(
         torch.add(mask[:, :, None], by_place, alpha=rule.scale, out=by_place)
     weights = order.weigh(scores, query.shape, first)
     out = _weighted_sum(weights, values, order)
-    return out[:, :num].view(kv_heads, rows, places, group, -1)
+    by_place = out[:, :num].view(kv_heads, rows, places, group, -1)
+    if rule.has_sinks:
+        best, best_weight = (
+            each.amax(-1)[:, :num].view(kv_heads, rows, places, group) for each in (scores, weights)
+        )
+        sinks = rule.sinks.view(kv_heads, 1, 1, group)
+        by_place.mul_(_share_of_keys(best, best_weight, sinks)[..., None])
+    return by_place
+
+
+def _share_of_keys(
+    best: torch.Tensor,  # [...] largest score
+    best_weight: torch.Tensor,  # [...] its weight in a softmax without sink
+    sinks: torch.Tensor,  # [...] broadcast
+) -> torch.Tensor:  # [...]
+    """The share of all keys in a softmax with a sink.
+
+    The softmax has divided by its sum, which the largest weight still tells.
+    """
+    return ((sinks - best).exp_() * best_weight).add_(1.0).reciprocal_()
 
 
 def _weighted_sum(

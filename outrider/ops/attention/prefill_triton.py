@@ -31,9 +31,11 @@ from outrider.ops.attention.splits_triton import (
     EXACT,
     NOTHING_SEEN,
     SPLIT,
+    begin_softmax,
     dim_tile,
     mean,
     merge_softmax,
+    sinks_argument,
     split_start,
     splits_before,
 )
@@ -148,13 +150,13 @@ def find_tile(
     return chunk, flat - tl.sum(tl.where(is_before, num_tiles, 0), 0)
 
 
-@triton.jit(do_not_specialize=["pages", "bounds", "num_pages", "num_chunks"])
+@triton.jit(do_not_specialize=["pages", "bounds", "sinks", "num_pages", "num_chunks"])
 def _attend_kernel(
-    query, layer, out, pages, bounds, query_stride, num_pages, num_chunks, inner, scale,
+    query, layer, out, pages, bounds, sinks, query_stride, num_pages, num_chunks, inner, scale,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    SPLIT: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, COMPILED: tl.constexpr,
-    PDL: tl.constexpr,
+    SPLIT: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, HAS_SINKS: tl.constexpr,
+    COMPILED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     kv_head, column = tl.program_id(0), tl.arange(0, DIM)
     overlap.begin(PDL)
@@ -180,14 +182,12 @@ def _attend_kernel(
         if WINDOW > 0:  # a window has few blocks that all rows see
             oldest = tl.minimum(first_block(own + 1, WINDOW, BLOCK_N), whole)
             whole = oldest
-        nothing, none = (
-            tl.full([BLOCK_M], NOTHING_SEEN, tl.float32),
-            tl.zeros([BLOCK_M], tl.float32),
-        )
+        nothing = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
+        total_max, total_sum = begin_softmax(sinks, head, offset < count, BLOCK_M, HAS_SINKS)
         no_sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         no_acc = tl.zeros([BLOCK_M, DIM], tl.float32)
         running_max, sums, acc, total_max, total_sum, total = _add_keys(
-            nothing, no_sums, no_acc, nothing, none, no_acc,
+            nothing, no_sums, no_acc, total_max, total_sum, no_acc,
             q, keys, own_pages, own, oldest, whole, end, inner, scale,
             KV_HEADS, HEAD_DIM, DIM, PAGE_SIZE, BLOCK_N, SPLIT, False, COMPILED, WINDOW, CAPPED,
         )  # fmt: skip
@@ -263,12 +263,12 @@ def attend_chunks(
     num_tiles = most_tiles(query.shape[0] * group, num_chunks, tiles.rows)
     kernel: Any = _attend_kernel[(kv_heads, num_tiles)]
     kernel(
-        query, pool_argument(layer), out, pages, bounds,
+        query, pool_argument(layer), out, pages, bounds, sinks_argument(rule, query),
         query.stride(0), pages.shape[1], num_chunks, factors.inner, factors.scale,
         GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim,
         DIM=dim_tile(head_dim), PAGE_SIZE=page_size, CHUNKS=triton.next_power_of_2(num_chunks),
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, SPLIT=tiles.split, WINDOW=factors.window,
-        CAPPED=factors.is_capped, COMPILED=query.is_cuda,
+        CAPPED=factors.is_capped, HAS_SINKS=rule.has_sinks, COMPILED=query.is_cuda,
         PDL=overlap.is_on(query), num_warps=tiles.num_warps, num_stages=tiles.num_stages,
         **EXACT, **overlap.options(query),
     )  # fmt: skip

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
+from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.ops.attention.softmax_blocks_triton import LOG2_E, score_factors
 from outrider.ops.attention.tree_paths_triton import DecodeTexts
 
 SPLIT = 256  # positions of a split
@@ -32,6 +34,7 @@ _LONGEST = tl.constexpr(1 << 30)  # no text is longer
 _MOST_SPLITS = tl.constexpr(128)  # of any text: 32 million positions
 # Below every score, and finite: a block without visible keys leaves the running softmax unchanged.
 NOTHING_SEEN = tl.constexpr(-1.0e30)
+_LOG2_E = tl.constexpr(LOG2_E)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,20 @@ def sees_split(split, limit, WINDOW: tl.constexpr, SPLIT: tl.constexpr):
 
 
 @triton.jit
+def begin_softmax(sinks, head, is_real, ROWS: tl.constexpr, HAS_SINKS: tl.constexpr):
+    """The largest score and the sum of weights before the first split: those of a head's sink.
+
+    A sink has no value. Its score is not scaled, and the softmax is in base 2.
+    """
+    total_max = tl.full([ROWS], NOTHING_SEEN, tl.float32)
+    total_sum = tl.zeros([ROWS], tl.float32)
+    if HAS_SINKS:
+        total_max = tl.load(sinks + head, mask=is_real, other=0.0) * _LOG2_E
+        total_sum = tl.full([ROWS], 1.0, tl.float32)
+    return total_max, total_sum
+
+
+@triton.jit
 def merge_softmax(total_max, total_sum, total, running_max, running_sum, acc):
     """Merge the result of a split with the result of the splits before it."""
     new_max = tl.maximum(total_max, running_max)
@@ -125,12 +142,12 @@ def mean(total, total_sum, ROWS: tl.constexpr):
     return total * tl.div_rn(tl.full([ROWS], 1.0, tl.float32), total_sum)[:, None]
 
 
-@triton.jit(do_not_specialize=["part_max", "part_sum", "queries", "limits", "num_pairs"])
+@triton.jit(do_not_specialize=["part_max", "part_sum", "queries", "limits", "sinks", "num_pairs"])
 def _combine_kernel(
-    part_acc, part_max, part_sum, out, queries, limits, num_pairs,
+    part_acc, part_max, part_sum, out, queries, limits, sinks, num_pairs,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr, PAIRS: tl.constexpr, AHEAD: tl.constexpr, RAGGED: tl.constexpr,
-    PDL: tl.constexpr,
+    WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr, PAIRS: tl.constexpr, AHEAD: tl.constexpr,
+    RAGGED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Merge the splits of some (node, head) pairs in order of position."""
     pair, column = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS), tl.arange(0, DIM)
@@ -143,8 +160,8 @@ def _combine_kernel(
         goal = query * HEADS + index % HEADS
     inside = is_real[:, None] & (column < HEAD_DIM)[None, :]
     limit = tl.load(limits + index // HEADS, mask=is_real, other=0)
-    total_max = tl.full([PAIRS], NOTHING_SEEN, tl.float32)
-    total_sum, total = tl.zeros([PAIRS], tl.float32), tl.zeros([PAIRS, DIM], tl.float32)
+    total_max, total_sum = begin_softmax(sinks, pair % HEADS, is_real, PAIRS, HAS_SINKS)
+    total = tl.zeros([PAIRS, DIM], tl.float32)
     first = first_split(limit, WINDOW, SPLIT)
     for split in tl.range(first, splits_before(tl.max(limit, 0), SPLIT), num_stages=AHEAD):
         is_seen = sees_split(split, limit, WINDOW, SPLIT)
@@ -165,18 +182,24 @@ def combine(
     out: torch.Tensor,
     texts: DecodeTexts,
     split: int,
-    window: int,  # 0: none
+    rule: AttentionRule,
 ) -> None:
     """Write the merged splits of every head of every node that runs."""
     num_nodes, (heads, head_dim) = texts.limits.shape[0], out.shape[1:]
     kernel: Any = _combine_kernel[(triton.cdiv(num_nodes * heads, _PAIRS),)]
     kernel(
         parts.values, parts.maxima, parts.weights, out, texts.queries, texts.limits,
-        num_nodes * heads,
-        HEADS=heads, HEAD_DIM=head_dim, DIM=dim_tile(head_dim), SPLIT=split, WINDOW=window,
+        sinks_argument(rule, out), num_nodes * heads,
+        HEADS=heads, HEAD_DIM=head_dim, DIM=dim_tile(head_dim), SPLIT=split,
+        WINDOW=score_factors(rule).window, HAS_SINKS=rule.has_sinks,
         PAIRS=_PAIRS, AHEAD=_AHEAD, RAGGED=texts.is_ragged, PDL=overlap.is_on(out),
         num_warps=2, **EXACT, **overlap.options(out),
     )  # fmt: skip
+
+
+def sinks_argument(rule: AttentionRule, unused: torch.Tensor) -> torch.Tensor:
+    """The sinks as kernels take them: a pointer that is not read where there are none."""
+    return rule.sinks if rule.has_sinks else unused
 
 
 def cut(workspace: torch.Tensor, count: int, head_dim: int) -> Partials:

@@ -22,10 +22,10 @@ from outrider.ops.compiled.thread_team import num_threads, thread_index
 NUM_GROUP = 8
 MOST_GROUPS = 2
 _MOST_HEADS = 4  # that are computed at once
-_NUM_GIVEN = 12
+_NUM_GIVEN = 13
 _NUM_CODES = 256
 _MANY = 1 << 40
-_ATTEND = types.void(*[types.intp] * 12)
+_ATTEND = types.void(*[types.intp] * 13)
 
 
 @compiled("int64(int64)")
@@ -93,7 +93,27 @@ def _sum_one_by_one(
 
 
 @compiled()
-def _weigh(scores: np.ndarray, factor: np.float32, cap: np.float32) -> np.float32:  # [num + 1]
+def _sink_of(sinks_at: int, row: int) -> np.float32:
+    """The sink of a query head; minus infinity where the layer has none."""
+    if not sinks_at:
+        return np.float32(-np.inf)
+    sink: np.float32 = carray(pointer_to(sinks_at), (_MANY,), np.float32)[row]
+    return sink
+
+
+@compiled()
+def _sink_weight(sink: np.float32, largest: np.float32) -> np.float32:
+    """The weight of a sink beside keys whose largest score has weight 1."""
+    return exp_of(sink - largest) if sink > np.float32(-np.inf) else np.float32(0.0)
+
+
+@compiled()
+def _weigh(
+    scores: np.ndarray,  # [num + 1]
+    factor: np.float32,
+    cap: np.float32,
+    sink: np.float32,
+) -> np.float32:
     """Replace scores by their weights, not divided by their sum; returns the inverse of the sum.
 
     The largest score is the last element. It has no weight.
@@ -107,7 +127,7 @@ def _weigh(scores: np.ndarray, factor: np.float32, cap: np.float32) -> np.float3
     largest = scores[num]
     for place in range(num):
         scores[place] = exp_of(scores[place] - largest)
-    return np.float32(1.0) / _sum(scores[:num])
+    return np.float32(1.0) / (_sum(scores[:num]) + _sink_weight(sink, largest))
 
 
 @compiled()
@@ -117,7 +137,7 @@ def _read_keys(
     head: int,  # of keys
     visible: np.ndarray,  # [num] slots
     scores: np.ndarray,  # [4, num + 1 or more] scratch
-    rule: tuple[np.float32, np.float32],  # scale, soft cap or 0
+    rule: tuple[np.float32, np.float32, int],  # scale, soft cap or 0, address of sinks or 0
     out: np.ndarray,  # [n, dim]
 ) -> None:
     """The means of the visible values, weighted by the softmax of the scores of their keys."""
@@ -132,7 +152,8 @@ def _read_keys(
     else:
         _score_one_by_one(query, pool, head, visible, scores)
     for row in range(n):
-        scores[row, num] = _weigh(scores[row, : num + 1], rule[0], rule[1])
+        sink = _sink_of(rule[2], row)
+        scores[row, num] = _weigh(scores[row, : num + 1], rule[0], rule[1], sink)
     if is_known:
         out_at = out.ctypes.data
         sum_values(dim, n, out_at, value_at, slot_bytes, slots_at, num, scores_at, stride)
@@ -151,11 +172,11 @@ def _read_codes(
     head: int,  # of keys
     visible: np.ndarray,  # [n] slots
     weights: np.ndarray,  # [n] scratch
-    factor: np.float32,
-    cap: np.float32,
+    rule: tuple[np.float32, np.float32, np.float32],  # scale, soft cap or 0, sink
     out: np.ndarray,  # [dim]
 ) -> None:
     """`_read_keys` from a pool of 8-bit codes."""
+    factor, cap, sink = rule
     largest = np.float32(-np.inf)
     for place in range(len(visible)):
         key = codes[visible[place], head]
@@ -174,7 +195,7 @@ def _read_codes(
         weight, value = weights[place], codes[visible[place], value_head]
         for channel in range(len(out)):
             out[channel] += weight * table[value[channel]]
-    inverse = np.float32(1.0) / _sum(weights)
+    inverse = np.float32(1.0) / (_sum(weights) + _sink_weight(sink, largest))
     for channel in range(len(out)):
         out[channel] *= inverse
 
@@ -186,19 +207,19 @@ def _read(
     place: tuple[int, int],  # vectors of a slot, key head
     visible: np.ndarray,  # [num] slots
     scores: np.ndarray,  # [4, num + 1 or more] scratch
-    rule: tuple[np.float32, np.float32, int],
+    rule: tuple[np.float32, np.float32, int],  # as of `_read_keys`
     out: np.ndarray,  # [n, dim]
 ) -> None:
-    (vectors, head), (factor, cap, _), dim = place, rule, query.shape[1]
+    (vectors, head), (factor, cap, sinks_at), dim = place, rule, query.shape[1]
     if stored[1]:
         codes = carray(pointer_to(stored[0]), (_MANY, vectors, dim), np.uint8)
         table = carray(pointer_to(stored[1]), (_NUM_CODES,), np.float32)
         for row in range(len(query)):
-            weights = scores[row, : len(visible)]
-            _read_codes(query[row], codes, table, head, visible, weights, factor, cap, out[row])
+            weights, own = scores[row, : len(visible)], (factor, cap, _sink_of(sinks_at, row))
+            _read_codes(query[row], codes, table, head, visible, weights, own, out[row])
     else:
         pool = carray(pointer_to(stored[0]), (_MANY, vectors, dim), np.float32)
-        _read_keys(query, pool, head, visible, scores, (factor, cap), out)
+        _read_keys(query, pool, head, visible, scores, rule, out)
 
 
 @compiled()
@@ -229,6 +250,7 @@ def _attend(
     pool_at: int,  # address of [slots, vectors, dim]
     table_at: int,  # address of a table if the pool has codes, else 0
     factors_at: int,  # address of float32 [2]: scale, soft cap or 0
+    sinks_at: int,  # address of float32 [heads], or 0
     window: int,
     out_at: int,  # address of float32 [num_query, heads, dim]
     scratch_at: int,  # `key_scratch` for every thread
@@ -239,7 +261,7 @@ def _attend(
     """
     group = carray(pointer_to(group_at), (NUM_GROUP,), np.int64)
     factors = carray(pointer_to(factors_at), (2,), np.float32)
-    rule, keys, threads = (factors[0], factors[1], window), group[6], num_threads()
+    keys, threads = group[6], num_threads()
     kv_heads, most = vectors // 2, max(most_queries(dim), 1)
     per_key, scratch = heads // kv_heads, scratch_at + thread_index() * key_scratch(keys)
     visible = carray(pointer_to(scratch), (keys,), np.int64)
@@ -252,6 +274,7 @@ def _attend(
                 n = min(most, (kv_head + 1) * per_key - first)
                 query_at = query + (row * stride + first * dim) * 4
                 target_at = out_at + (row * heads + first) * dim * 4
+                rule = factors[0], factors[1], sinks_at + first * 4 if sinks_at else 0
                 own = carray(pointer_to(query_at), (n, dim), np.float32)
                 target = carray(pointer_to(target_at), (n, dim), np.float32)
                 _read(own, (pool_at, table_at), (vectors, kv_head), seen, scores, rule, target)
@@ -265,13 +288,15 @@ attend = types.ExternalFunction("outrider_attend", _ATTEND)
 @callback("void(voidptr)")
 def attend_rows(pointer: int) -> None:
     """0 groups, 1 query, 2 its stride, 3 heads, 4 vectors, 5 channels, 6 pool, 7 scale and
-    soft cap as float32, 8 sliding window, 9 output, 10 scratch, 11 table of codes or 0; then the
-    groups.
+    soft cap as float32, 8 sliding window, 9 output, 10 scratch, 11 table of codes or 0, 12 sinks
+    or 0; then the groups.
     """
     given = carray(pointer, (_NUM_GIVEN + MOST_GROUPS * NUM_GROUP,), np.int64)
-    query, stride, heads, vectors, dim, pool, factors, window, out, scratch, table = given[1:12]
+    query, stride, heads, vectors, dim, pool, factors, window, out, scratch = given[1:11]
+    table, sinks = given[11:_NUM_GIVEN]
     for number in range(given[0]):
         group = given[_NUM_GIVEN + number * NUM_GROUP :].ctypes.data
         attend(
-            group, query, stride, heads, vectors, dim, pool, table, factors, window, out, scratch
-        )
+            group, query, stride, heads, vectors, dim, pool, table, factors, sinks, window, out,
+            scratch,
+        )  # fmt: skip

@@ -46,7 +46,7 @@ def _attention(given: np.ndarray, qkv: int, x_at: int, pool: int) -> None:
     for number in range(given[14]):
         group = given[NUM_HEAD + number * NUM_GROUP :].ctypes.data
         attend(
-            group, channels, stride, heads, vectors, dim, pool, 0, factors, _WHOLE_TEXT, out,
+            group, channels, stride, heads, vectors, dim, pool, 0, factors, 0, _WHOLE_TEXT, out,
             scratch,
         )  # fmt: skip
     wait_for_team()

@@ -37,7 +37,7 @@ class QuantisedTile:
     num_warps: int = 4
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_slices", "num_pieces"])
+@triton.jit(do_not_specialize=["num_rows", "num_slices"])
 def _quantised_kernel(
     x,  # [num_rows, K]
     codes,  # [N, K], or [2 N, K] when gated: gate, then up; see `kernel_weight.py`
@@ -54,10 +54,10 @@ def _quantised_kernel(
     x_stride,
     slice_size,
     num_slices,
-    num_pieces,  # blocks of threads that share a tile: 1 or all slices
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,  # of the weight; half of them are outputs when gated
-    IS_SPLIT: tl.constexpr,
+    IS_WHOLE: tl.constexpr,  # a block of threads sums one slice; else all of a tile
+    IS_SPLIT: tl.constexpr,  # there are several, whose sums are added by the last
     IS_GATED: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     IS_EVEN: tl.constexpr,
@@ -83,15 +83,20 @@ def _quantised_kernel(
     x_line, is_row = x + row.to(tl.int64) * x_stride, row < num_rows
     overlap.wait(PDL)
     total = tl.zeros((COLUMNS, ROWS), tl.float32)
-    for each in range(piece, num_slices, num_pieces):
-        begin = each * slice_size
-        total += quantised_product(
+    if IS_WHOLE:
+        total = quantised_product(
             x_line, is_row, codes, words, zeros, factors, line, is_column, num_lines,
-            begin, tl.minimum(begin + slice_size, K), K,
+            piece * slice_size, tl.minimum(piece * slice_size + slice_size, K), K,
             IS_EVEN, PRECISION, KIND, GROUP, FORM, HAS_ZEROS, HAS_FACTORS, COMPILED,
         )  # fmt: skip
+    else:
+        for begin in range(0, K, slice_size):
+            total += quantised_product(
+                x_line, is_row, codes, words, zeros, factors, line, is_column, num_lines,
+                begin, tl.minimum(begin + slice_size, K), K,
+                IS_EVEN, PRECISION, KIND, GROUP, FORM, HAS_ZEROS, HAS_FACTORS, COMPILED,
+            )  # fmt: skip
     if IS_SPLIT:
-        tl.static_assert(ROWS <= 128)
         cell = tl.arange(0, COLUMNS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
         at = partial + tile.to(tl.int64) * num_slices * (COLUMNS * ROWS) + cell
         tl.store(at + piece * (COLUMNS * ROWS), total)
@@ -136,10 +141,9 @@ def multiply_quantised(
     slices, slice_size = slices_of(*weight.shape)
     tiles = triton.cdiv(size, outputs) * triton.cdiv(num_rows, tile.rows)
     is_split = slices > 1 and num_rows <= min(MOST_SPLIT_ROWS, tile.rows)
-    pieces = slices if is_split else 1
     out = torch.empty((num_rows, size), dtype=x.dtype, device=x.device)
     cells = tiles * slices * tile.columns * tile.rows if is_split else 0
-    kernel: Any = _quantised_kernel[(tiles * pieces,)]
+    kernel: Any = _quantised_kernel[(tiles * (slices if is_split else 1),)]
     kernel(
         x=x,
         residual=residual,
@@ -152,9 +156,9 @@ def multiply_quantised(
         x_stride=x.stride(0),
         slice_size=slice_size,
         num_slices=slices,
-        num_pieces=pieces,
         ROWS=tile.rows,
         COLUMNS=tile.columns,
+        IS_WHOLE=is_split or slices == 1,
         IS_SPLIT=is_split,
         IS_GATED=is_gated,
         HAS_RESIDUAL=has_residual,

@@ -3,13 +3,18 @@
 `make_experts` chooses between the torch form and our kernels by the device of the weights.
 """
 
-import math
 from typing import Protocol
 
 import torch
 
 from outrider.errors import ConfigError
-from outrider.ops.linear.swiglu import swiglu
+from outrider.ops.moe.expert_gate import (
+    NO_BIASES,
+    SWIGLU,
+    ExpertBiases,
+    ExpertGate,
+    apply_gate,
+)
 from outrider.ops.moe.expert_stack import ExpertStack, QuantisedExperts
 from outrider.ops.moe.routing import Routing
 
@@ -32,10 +37,17 @@ class GroupedExperts:
         *,
         gate_up: torch.Tensor,  # [experts, 2 * intermediate, hidden] gate, then up
         down: torch.Tensor,  # [experts, hidden, intermediate]
-        limit: float = math.inf,  # of gates and ups
+        gate: ExpertGate = SWIGLU,
+        biases: ExpertBiases = NO_BIASES,
     ) -> None:
         self._num_experts = gate_up.shape[0]
-        self._limit = limit
+        self._gate = gate
+        self._has_biases = biases.has_any
+        if biases.has_any:  # the rows of padding have none
+            self._gate_up_bias, self._down_bias = (
+                torch.cat([bias, bias.new_zeros(1, bias.shape[1])])
+                for bias in (biases.gate_up, biases.down)
+            )
         self._gate_up = gate_up.transpose(1, 2)
         self._down = down.transpose(1, 2)
         self._multiply = torch.ops.aten._grouped_mm.default
@@ -48,8 +60,13 @@ class GroupedExperts:
         num_places = num_pairs + (_BLOCK - 1) * min(num_pairs, self._num_experts + 1)
         pairs = x[:, None].expand(num_tokens, top_k, hidden).reshape(-1, hidden)
         grouped = x.new_zeros(num_places, hidden).index_copy_(0, places, pairs)
-        active = swiglu(self._multiply(grouped, self._gate_up, ends), self._limit)
+        gate_up = self._multiply(grouped, self._gate_up, ends)
+        if self._has_biases:
+            gate_up.index_add_(0, places, self._gate_up_bias[selected])
+        active = apply_gate(gate_up, self._gate)
         outputs = self._multiply(active, self._down, ends).index_select(0, places)
+        if self._has_biases:
+            outputs.add_(self._down_bias[selected])
         # The rows of padding are not computed and may hold NaN.
         outputs.masked_fill_((selected == self._num_experts)[:, None], 0.0)
         shares = outputs.view(num_tokens, top_k, hidden)
@@ -84,25 +101,35 @@ class KernelExperts:
         *,
         gate_up: ExpertStack,  # [experts, 2 * intermediate, hidden] gate, then up
         down: ExpertStack,  # [experts, hidden, intermediate]
-        limit: float = math.inf,
+        gate: ExpertGate = SWIGLU,
+        biases: ExpertBiases = NO_BIASES,
     ) -> None:
         from outrider.ops.moe.experts_triton import add_experts_  # a CPU has no Triton
 
         self._gate_up = gate_up
         self._down = down
         self._add = add_experts_
-        self._limit = limit
+        self._gate = gate
+        self._biases = biases
 
     def add_(self, x: torch.Tensor, routing: Routing, residual: torch.Tensor) -> None:
         experts = routing.experts.to(torch.int32)  # no copy if the routing kernel wrote them
-        weights = routing.weights
-        self._add(x, experts, weights, self._gate_up, self._down, residual, self._limit)
+        self._add(
+            x, experts, routing.weights, self._gate_up, self._down, residual,
+            gate=self._gate, biases=self._biases,
+        )  # fmt: skip
 
 
-def make_experts(gate_up: ExpertStack, down: ExpertStack, limit: float = math.inf) -> Experts:
+def make_experts(
+    gate_up: ExpertStack,
+    down: ExpertStack,
+    *,
+    gate: ExpertGate = SWIGLU,
+    biases: ExpertBiases = NO_BIASES,
+) -> Experts:
     """The form for the device of the weights. Quantised ones are on CUDA."""
     if isinstance(gate_up, QuantisedExperts) or isinstance(down, QuantisedExperts):
-        return KernelExperts(gate_up=gate_up, down=down, limit=limit)
+        return KernelExperts(gate_up=gate_up, down=down, gate=gate, biases=biases)
     for name, weight in {"hidden_size": gate_up, "expert width": down}.items():
         if weight.shape[2] * weight.element_size() % _ALIGNMENT_BYTES:
             raise ConfigError(
@@ -110,4 +137,4 @@ def make_experts(gate_up: ExpertStack, down: ExpertStack, limit: float = math.in
                 f"{_ALIGNMENT_BYTES // weight.element_size()}; use another model"
             )
     kind = KernelExperts if gate_up.is_cuda else GroupedExperts
-    return kind(gate_up=gate_up, down=down, limit=limit)
+    return kind(gate_up=gate_up, down=down, gate=gate, biases=biases)

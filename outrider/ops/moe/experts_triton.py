@@ -18,6 +18,7 @@ from outrider.ops.linear.code_values_triton import has_assembly
 from outrider.ops.linear.kernel_weight import BLOCK
 from outrider.ops.linear.linear_triton import LinearTile
 from outrider.ops.linear.quantised_product_triton import quantised_product, weight_arguments
+from outrider.ops.moe.expert_gate import NO_BIASES, SWIGLU, ExpertBiases, ExpertGate
 from outrider.ops.moe.expert_stack import ExpertStack, QuantisedExperts
 from outrider.ops.moe.routing_triton import ExpertBlocks, align_blocks
 
@@ -32,6 +33,7 @@ def _grouped_kernel(
     words,  # scales of quantised weights; see `quantised_product`
     zeros,
     factors,
+    bias,  # [experts, N], or [experts, 2 N] when gated; not read unless HAS_BIAS
     rows,  # [num_blocks, ROWS] int32
     owners,  # [num_blocks] int32
     out,  # [num_pairs, N]
@@ -48,6 +50,9 @@ def _grouped_kernel(
     DEPTH: tl.constexpr,
     IS_GATED: tl.constexpr,
     IS_LIMITED: tl.constexpr,
+    ALPHA: tl.constexpr,  # of the gate
+    SHIFT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     IS_EVEN: tl.constexpr,  # N and K are multiples of the tile
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
@@ -105,13 +110,18 @@ def _grouped_kernel(
     overlap.release(PDL)
     if SWAP:
         total = total.T
+    if HAS_BIAS:
+        added = tl.load(bias + lines, mask=is_column, other=0.0).to(tl.float32)
+        total = total + added[None, :]
     if IS_GATED:
         halves = tl.permute(tl.reshape(total, (ROWS, 2, OUTPUTS)), (0, 2, 1))
         gate, up = tl.split(halves)
         if IS_LIMITED:
             gate = tl.minimum(gate, limit)
             up = tl.maximum(tl.minimum(up, limit), -limit)
-        total = gate / (1.0 + tl.exp(-gate)) * up
+        if SHIFT != 0.0:
+            up = up + SHIFT
+        total = gate / (1.0 + tl.exp(-gate * ALPHA)) * up
     output = first + tl.arange(0, OUTPUTS)
     at = pair[:, None].to(tl.int64) * N + output[None, :]
     inside = is_row[:, None] & (output < N)[None, :]
@@ -154,11 +164,13 @@ def add_experts_(
     gate_up: ExpertStack,  # [experts, 2 * intermediate, hidden] gate, then up
     down: ExpertStack,  # [experts, hidden, intermediate]
     residual: torch.Tensor,  # [n, hidden] written
-    limit: float = math.inf,
+    *,
+    gate: ExpertGate = SWIGLU,
+    biases: ExpertBiases = NO_BIASES,
 ) -> None:
-    """residual += the weighted sum over each token's experts of down(silu(gate x) * up x).
+    """residual += the weighted sum over each token's experts of down(gate(gate_up x)).
 
-    Gates are clamped to at most `limit`, ups to [-limit, limit].
+    Biases are added to both projections.
     """
     num_experts, top_k = gate_up.shape[0], experts.shape[1]
     tile = choose_expert_tile(experts.numel(), num_experts, x.element_size())
@@ -167,9 +179,11 @@ def add_experts_(
     blocks = align_blocks(experts, num_experts, tile.rows)
     num_pairs = experts.numel()
     active = multiply_grouped(
-        x, gate_up, blocks, tile, num_pairs=num_pairs, is_gated=True, limit=limit
+        x, gate_up, blocks, tile, num_pairs=num_pairs, gate=gate, bias=biases.gate_up
     )
-    outputs = multiply_grouped(active, down, blocks, tile, num_pairs=num_pairs, is_gated=False)
+    outputs = multiply_grouped(
+        active, down, blocks, tile, num_pairs=num_pairs, gate=None, bias=biases.down
+    )
     num_tokens, width = x.shape
     kernel: Any = _combine_kernel[(num_tokens, triton.cdiv(width, _COMBINED))]
     kernel(
@@ -194,43 +208,34 @@ def multiply_grouped(
     tile: LinearTile,
     *,
     num_pairs: int,
-    is_gated: bool,
-    limit: float = math.inf,
+    gate: ExpertGate | None,  # None: there is none
+    bias: torch.Tensor,  # [experts, out], or [0]
 ) -> torch.Tensor:  # [num_pairs, out], or [num_pairs, out / 2] when gated
     """The row of every pair times the weight of its expert; public for benchmarks."""
     num_blocks, depth = blocks.owners.shape[0], x.shape[1]
     num_experts, lines, _ = weight.shape
+    is_gated, form = gate is not None, gate or SWIGLU
+    has_bias = bias.numel() > 0
     size = lines // (2 if is_gated else 1)
     outputs = tile.columns // (2 if is_gated else 1)
     out = torch.empty((num_pairs, size), dtype=x.dtype, device=x.device)
     kernel: Any = _grouped_kernel[(triton.cdiv(size, outputs) * num_blocks,)]
     kernel(
-        x=x,
-        rows=blocks.rows,
-        owners=blocks.owners,
-        out=out,
-        num_blocks=num_blocks,
-        num_pairs=num_pairs,
-        num_lines=num_experts * lines,
-        N=size,
-        K=depth,
-        x_stride=x.stride(0),
-        limit=limit,
+        x=x, bias=bias if has_bias else x, rows=blocks.rows, owners=blocks.owners, out=out,
+        num_blocks=num_blocks, num_pairs=num_pairs, num_lines=num_experts * lines,
+        N=size, K=depth, x_stride=x.stride(0), limit=form.limit,
         PAIRS_PER_ROW=num_pairs // x.shape[0],
-        ROWS=tile.rows,
-        COLUMNS=tile.columns,
-        DEPTH=tile.depth,
+        ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
         IS_GATED=is_gated,
-        IS_LIMITED=is_gated and limit < math.inf,
+        IS_LIMITED=is_gated and form.limit < math.inf,
+        ALPHA=form.alpha, SHIFT=form.shift, HAS_BIAS=has_bias,
         IS_EVEN=size % outputs == 0 and depth % tile.depth == 0,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        PDL=overlap.is_on(x),
-        COMPILED=has_assembly(x),
-        num_stages=tile.stages,
-        num_warps=tile.num_warps,
+        PDL=overlap.is_on(x), COMPILED=has_assembly(x),
+        num_stages=tile.stages, num_warps=tile.num_warps,
         **_arguments(weight),
         **overlap.options(x),
-    )
+    )  # fmt: skip
     return out
 
 

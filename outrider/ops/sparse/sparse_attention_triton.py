@@ -15,8 +15,13 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.attention.softmax_blocks_triton import sum_places
-from outrider.ops.attention.splits_triton import EXACT, NOTHING_SEEN, merge_softmax
+from outrider.ops.attention.softmax_blocks_triton import LOG2_E, sum_places
+from outrider.ops.attention.splits_triton import (
+    EXACT,
+    NOTHING_SEEN,
+    begin_softmax,
+    merge_softmax,
+)
 from outrider.ops.sparse.compressed_index import CompressedIndex
 from outrider.ops.sparse.listed_entries import ListedEntries
 from outrider.ops.sparse.ring_tokens import RingTokens
@@ -24,9 +29,6 @@ from outrider.ops.sparse.ring_tokens import RingTokens
 SPLIT = 64  # keys of a split
 MOST_PARTIALS = 1 << 26  # floats of the workspace: more query tokens run in groups
 _HEADS = 32  # of a tile at most
-_LOG2_E = 1.4426950408889634
-
-_SINK_SCALE = tl.constexpr(_LOG2_E)  # a softmax in base 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +124,8 @@ def _read_split(
 @triton.jit
 def _begin_with(sinks, head, is_head, HEADS: tl.constexpr, DIM: tl.constexpr):
     """The softmax over the sinks of these heads, which have no values."""
-    best = tl.load(sinks + head, mask=is_head, other=0.0) * _SINK_SCALE
-    return best, tl.full((HEADS,), 1.0, tl.float32), tl.zeros((HEADS, DIM), tl.float32)
+    best, total = begin_softmax(sinks, head, is_head, HEADS, True)
+    return best, total, tl.zeros((HEADS, DIM), tl.float32)
 
 
 @triton.jit(do_not_specialize=["first", "num_slots", "columns", "longest", "num_splits"])
@@ -276,7 +278,7 @@ def _launch(
         query.stride(0),
         ring.stride(0),
         fresh.stride(0),
-        scale * _LOG2_E,
+        scale * LOG2_E,
         NUM_HEADS=heads,
         WINDOW=keys.sources.shape[1],
         WIDTH=width,

@@ -1,7 +1,6 @@
 """A DeepSeek-V4 folder is read strictly, in either dialect, and what cannot work is refused."""
 
 import json
-import logging
 import shutil
 from dataclasses import replace
 
@@ -242,13 +241,6 @@ def test_restart_zeroes_pages_and_ring_buffers(target):
 
 def vars_of(layer, names):
     return [getattr(layer, name) for name in names if name in type(layer).__dataclass_fields__]
-
-
-def test_prefix_caching_is_switched_off_and_said_so(target, caplog):
-    with caplog.at_level(logging.INFO):
-        engine = engine_of(target, Shape(page_size=PAGE_SIZE, prefix_cache=True))
-    assert "prefix caching is off" in caplog.text
-    assert not engine.facts.host.prefix_cache
 
 
 def test_a_folder_is_all_that_the_offline_api_needs(folder, theirs):

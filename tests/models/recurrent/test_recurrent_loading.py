@@ -134,10 +134,19 @@ def test_chains_longer_than_what_is_kept_pending_are_refused_with_the_fix(target
         engine_of(target, shape_of(long, chunk=7), long)
 
 
-def test_prefix_caching_is_off_and_the_log_says_so(target, caplog):
+def test_prefix_caching_needs_room_for_snapshots(target, caplog):
     with caplog.at_level(logging.INFO):
-        engine_of(target, Shape(), NO_DRAFT)
-    assert "prefix caching is off" in caplog.text
+        assert engine_of(target, Shape(), NO_DRAFT).facts.host.prefix_cache
+    assert "prefix caching is off" not in caplog.text
+    with caplog.at_level(logging.INFO):
+        engine = engine_of(target, Shape(row_snapshots=0), NO_DRAFT)
+    assert "raise --row-snapshots" in caplog.text
+    assert not engine.facts.host.prefix_cache
+
+
+def test_more_snapshots_than_fit_are_refused_with_the_number_that_would(target):
+    with pytest.raises(ConfigError, match="lower --row-snapshots to"):
+        engine_of(target, Shape(row_snapshots=100_000_000), NO_DRAFT)
 
 
 def test_rows_that_do_not_fit_are_refused_with_the_number_that_would(target):

@@ -1,0 +1,1 @@
+"""`outrider bench accuracy`: right answers to questions with a number, with and without drafts."""

@@ -1,0 +1,1 @@
+"""Vision towers: from the pixels of an image to embeddings in a prompt."""

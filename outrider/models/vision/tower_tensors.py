@@ -1,0 +1,37 @@
+"""Builds modules of transformers from the tensors of a folder, which must match exactly."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from outrider.models.safetensors_reader import Checkpoint
+
+MakeModule = Callable[[], nn.Module]
+
+
+def load_modules(
+    folder: Path,
+    makers: Mapping[str, MakeModule],  # by the prefix of their tensors
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> dict[str, nn.Module]:
+    """The modules by prefix. A tensor too many, too few or of another shape is refused by name."""
+    with torch.device(device):  # weights are made where they will be, and then overwritten
+        modules = {prefix: make().to(dtype).eval() for prefix, make in makers.items()}
+    stored = {
+        prefix + name: tensor
+        for prefix, module in modules.items()
+        for name, tensor in module.state_dict().items()
+    }
+    with Checkpoint(folder) as checkpoint:
+        shapes = {name: tuple(tensor.shape) for name, tensor in stored.items()}
+        checkpoint.check(shapes, among=lambda name: name.startswith(tuple(makers)))
+        with torch.no_grad():
+            for name, tensor in stored.items():
+                tensor.copy_(checkpoint.read(name))
+    for module in modules.values():
+        module.requires_grad_(False)
+    return modules

@@ -1,0 +1,61 @@
+"""What the runtime needs of a vision tower, and which tower a model folder holds."""
+
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from outrider.errors import ConfigError
+from outrider.hub.vision_config import read_vision
+from outrider.wire.image_span import ImagePixels
+
+
+class VisionTower(Protocol):
+    """Computes embeddings of one image, or of one tile, at a time.
+
+    So the bits of an embedding depend on its image alone, not on what else is in a step.
+    """
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether there is a tower at all."""
+        ...
+
+    def encode(self, pixels: ImagePixels) -> torch.Tensor:  # [tokens, hidden]
+        """In the order of their positions in the prompt, on the tower's device."""
+        ...
+
+    def dummy_run(self) -> None:
+        """Encode the largest image, so that the allocator holds the memory that it takes."""
+        ...
+
+
+class NoTower:
+    """For models that read text only: the front end refuses images for them."""
+
+    reads_images = False
+
+    def encode(self, pixels: ImagePixels) -> torch.Tensor:
+        raise AssertionError(f"there is no vision tower for {pixels}")
+
+    def dummy_run(self) -> None:
+        pass
+
+
+NO_TOWER = NoTower()
+
+
+def load_tower(folder: Path, *, dtype: torch.dtype, device: torch.device) -> VisionTower:
+    """The vision tower in a folder, if the model has one. Its tensors must match config.json."""
+    if not read_vision(folder).reads_images:
+        return NO_TOWER
+    from outrider.models.vision.idefics3_tower import load_idefics3  # imports transformers
+
+    try:
+        return load_idefics3(folder, dtype=dtype, device=device)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(
+            f"{folder}: transformers cannot build the vision tower of its config.json ({reason}); "
+            "download the folder again"
+        ) from error

@@ -1,0 +1,89 @@
+"""Where the row state of requests is saved, with the real scheduler and a model on paper."""
+
+import random
+
+import pytest
+from support.paper import PaperRunner, facts, submission
+
+from outrider.engine.engine import Engine
+
+PAGE = 16
+
+
+def engine_of(**sizes):
+    usual = {"page_size": PAGE, "max_context": 2048, "step_tokens": 256, "num_pages": 2000}
+    known = facts(**(usual | sizes))
+    return Engine(PaperRunner(known, random.Random(1)), known)
+
+
+def answer(engine, prompt, *, max_tokens):
+    """The tokens of one request, and how many of its prompt were cached."""
+    engine.add(submission("r", prompt, max_tokens=max_tokens))
+    tokens = []
+    while engine.has_work:
+        for update in engine.step():
+            tokens += update.tokens
+            cached = update.progress.cached
+    return tokens, cached
+
+
+def hit_rate(engine, *, seed):
+    """Share of prompt tokens that was cached, over chats with one system prompt, turn by turn."""
+    rng = random.Random(seed)
+
+    def some(low, high):
+        return [rng.randrange(50) for _ in range(rng.randint(low, high))]
+
+    system = some(200, 200)
+    chats = [[*system, *some(20, 80)] for _ in range(5)]
+    for _ in range(4):
+        for chat in chats:
+            chat += answer(engine, chat, max_tokens=rng.randint(30, 150))[0]
+            chat += some(10, 60)
+    stats = engine.stats.prefix
+    return stats.hit_tokens / stats.queried_tokens
+
+
+def text(num, *, seed=0):
+    rng = random.Random(seed)
+    return [rng.randrange(50) for _ in range(num)]
+
+
+@pytest.mark.parametrize("num_prompt", [31, 32, 33, 40])
+def test_a_prompt_that_comes_again_is_cached_up_to_its_last_border(num_prompt):
+    engine = engine_of(num_snapshots=8, every=64)
+    assert answer(engine, text(num_prompt), max_tokens=1)[1] == 0
+    assert answer(engine, text(num_prompt), max_tokens=1)[1] == (num_prompt - 1) // PAGE * PAGE
+
+
+def test_the_third_text_with_the_same_beginning_continues_after_it():
+    engine, common = engine_of(num_snapshots=8, every=64), text(50)
+    cached = [answer(engine, common + text(40, seed=n), max_tokens=1)[1] for n in (1, 2, 3)]
+    assert cached == [0, 0, 48]
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_next_turn_continues_after_the_answer(nodes, depth):
+    engine, prompt = engine_of(num_snapshots=8, every=PAGE, nodes=nodes, depth=depth), text(20)
+    said, _ = answer(engine, prompt, max_tokens=50)
+    turn = [*prompt, *said, *text(9, seed=2)]
+    # The last token of an answer has no KV; with drafts, one token more must be known.
+    assert answer(engine, turn, max_tokens=1)[1] == (20 + 50 - 1 - (nodes > 1)) // PAGE * PAGE
+
+
+def test_an_evicted_snapshot_leaves_its_pages_and_no_hit():
+    engine = engine_of(num_snapshots=1, every=64)
+    first, second = text(40, seed=1), text(40, seed=2)
+    for prompt in (first, second):
+        answer(engine, prompt, max_tokens=1)
+    assert answer(engine, second, max_tokens=1)[1] == 32
+    assert answer(engine, first, max_tokens=1)[1] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "depth"), [(1, 0), (5, 1)])
+def test_chats_hit_within_five_percent_of_a_model_without_row_state(nodes, depth):
+    plain = hit_rate(engine_of(nodes=nodes, depth=depth), seed=3)
+    ours = hit_rate(engine_of(nodes=nodes, depth=depth, num_snapshots=64, every=32), seed=3)
+    assert ours > 0.95 * plain > 0.5, (ours, plain)

@@ -1,0 +1,78 @@
+"""gpt-oss: MXFP4 experts as published, sinks, biases and the fields of its config.json."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.decoders import expected_logits, harness_of, prompt
+from support.gpt_oss import write_gpt_oss
+from support.rank_models import own_requests
+from support.thread_ranks import ThreadGroup
+
+from outrider.errors import ConfigError
+from outrider.models.model_config import parse_config
+from outrider.models.rope_scaling import YarnScaling
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpt-oss")
+    return folder, write_gpt_oss(folder)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_mxfp4_experts_are_the_numbers_they_stand_for(written, size):
+    (folder, model), tokens = written, prompt(20)
+    group = ThreadGroup(size)
+
+    def logits_of(name):
+        def run(rank):
+            return harness_of(folder / name, ranks=group.ranks[rank]).run({}, {1: (0, tokens)})
+
+        return group.run(run)[0]
+
+    packed = logits_of("packed")
+    assert torch.equal(packed, logits_of("plain"))
+    assert (packed - expected_logits(model, tokens)).abs().max() <= 2e-4
+
+
+def test_ranks_with_whole_experts_add_every_bias_once(written):
+    (folder, model), tokens = written, prompt(20)
+    group = ThreadGroup(2)
+
+    def run(rank):
+        own = own_requests(group.ranks[rank])
+        return harness_of(folder / "packed", ranks=own).run({}, {1: (0, tokens)})
+
+    for logits in group.run(run):
+        assert (logits - expected_logits(model, tokens)).abs().max() <= 2e-4
+
+
+@pytest.mark.parametrize("fault", ["missing", "short"])
+def test_scales_that_do_not_belong_to_their_blocks_are_refused(written, fault, tmp_path):
+    source = written[0] / "packed"
+    tensors = load_file(source / "model.safetensors")
+    name = "model.layers.1.mlp.experts.down_proj_scales"
+    scales = tensors.pop(name)
+    if fault == "short":
+        tensors[name] = scales[:, :-1].contiguous()
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((source / "config.json").read_text())
+    with pytest.raises(
+        ConfigError, match=r"layers\.1\.mlp\.experts\.down_proj.*download the model"
+    ):
+        harness_of(tmp_path)
+
+
+def test_absent_fields_mean_what_they_mean_in_transformers(written):
+    fields = json.loads((written[0] / "plain" / "config.json").read_text())
+    for key in ("rope_parameters", "sliding_window", "layer_types", "swiglu_limit"):
+        fields.pop(key, None)
+    config = parse_config(fields)
+    assert config.pattern.windows == (128, 1 << 30, 128)
+    assert config.experts.gate.limit == 7.0
+    scaling = config.rope.scaling
+    assert isinstance(scaling, YarnScaling)
+    assert (scaling.factor, scaling.original_context, scaling.is_truncated) == (32.0, 4096, False)
+    assert config.rope.theta == 150000.0

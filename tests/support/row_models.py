@@ -1,0 +1,58 @@
+"""Tiny targets with row state and the drafters that they take, made once and shared."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from safetensors.torch import load_file, save_file
+
+from outrider.models.deepseek_v4.v4_module import load_v4_module
+from outrider.models.mtp.module_loader import load_modules
+from outrider.models.target import load_target
+from outrider.runtime.draft_kinds import ModelDraft, ModulesDraft
+from outrider.wire.draft_budget import Budget
+from support import recurrent_module, v4_module
+from support.modules import edit_config
+from support.row_harness import CPU
+from support.row_matrix import CHAIN, PLAIN
+
+MODULE_CHAIN = Budget(steps=3, topk=1, nodes=4)
+FAMILIES = ("v4", "qwen3-next", "qwen3.5", "qwen3-next-2")  # the last has two modules
+
+
+@cache
+def row_model(family: str):
+    """A target and its drafters by name: modules are repeated, or two of one target."""
+    folder = Path(mkdtemp())
+    if family == "v4":
+        v4_module.save_with_module(folder)
+    else:
+        recurrent_module.save_with_module(folder, family.removesuffix("-2"))
+    if family == "qwen3-next-2":
+        add_second_module(folder)
+    target = load_target(folder, dtype="float32", device=CPU)
+    drafts = {"none": PLAIN, "ngram": CHAIN, "modules": _modules(folder, family, target)}
+    return target, drafts
+
+
+def _modules(folder, family, target):
+    if family == "v4":
+        return ModelDraft(
+            model=load_v4_module(folder, target, dtype="float32"), budget=MODULE_CHAIN
+        )
+    if family == "qwen3-next-2":
+        modules = load_modules(folder, target=target, most=2, dtype="float32")
+        return ModulesDraft(modules=modules, budget=Budget(steps=2, topk=1, nodes=3))
+    model = load_modules(folder, target=target, most=1, dtype="float32")
+    return ModelDraft(model=model, budget=MODULE_CHAIN)
+
+
+def add_second_module(folder):
+    stored = load_file(folder / "model.safetensors")
+    again = {
+        name.replace("mtp.layers.0.", "mtp.layers.1."): each.flip(0).contiguous()
+        for name, each in stored.items()
+        if name.startswith("mtp.layers.0.")
+    }
+    save_file(stored | again, folder / "model.safetensors", metadata={"format": "pt"})
+    edit_config(folder, num_nextn_predict_layers=2)
