@@ -36,6 +36,20 @@ _BOTH_KINDS = _refused(
     has_value=True,
 )
 _GRAPHS = "a step that repeats is captured; --disable-cuda-graph turns that off"
+_SIZES = _refused(
+    "the sizes of captured steps are chosen for the model and its drafter; omit the flag"
+)
+_WINDOWS = "pages of layers with a sliding window need no setting"
+_EMBEDDINGS = _nothing("texts and embeddings of texts are served together", has_value=True)
+_XGRAMMAR = _nothing("grammars are compiled by xgrammar", has_value=True)
+_EXACT = _refused(
+    "a draft is accepted only if the target itself chooses it; omit the flag", has_value=True
+)
+_STATE_TYPE = _refused("recurrent states are stored in float32; omit the flag", has_value=True)
+_STATE_ROWS = _refused(
+    "every running request has recurrent states of its own; use --max-num-seqs", has_value=True
+)
+_OWN_SEEDS = _nothing("every request has a seed of its own, given or random", has_value=True)
 
 PEER_FLAGS: dict[str, PeerFlag] = {
     "--chunked-prefill-size": _ours("--max-num-batched-tokens", has_value=True),
@@ -51,13 +65,57 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--enable-mixed-chunk": _nothing("prompts and answers always share steps"),
     "--enable-multi-layer-eagle": _nothing("the draft modules of the checkpoint decide"),
     "--disable-piecewise-cuda-graph": _nothing(_GRAPHS),
+    "--enable-piecewise-cuda-graph": _nothing(_GRAPHS),
+    "--disable-cuda-graph-padding": _nothing(_GRAPHS),
+    "--compilation-config": _nothing(_GRAPHS, has_value=True),
+    "--max-cudagraph-capture-size": _nothing(_GRAPHS, has_value=True),
     "--cuda-graph-max-bs": _nothing(_GRAPHS, has_value=True),
     "--max-seq-len-to-capture": _nothing(_GRAPHS, has_value=True),
     "--enable-metrics": _nothing("/metrics is always there"),
     "--disable-log-stats": _nothing("there is a status line only while requests run"),
     "--skip-server-warmup": _nothing("the server takes requests when all shapes are captured"),
+    "--speculative-attention-mode": _nothing(
+        "one backend runs prompts and decoding, and drafts are both", has_value=True
+    ),
+    "--sampling-backend": _nothing("there is one sampler, with equal draws", has_value=True),
+    "--grammar-backend": _XGRAMMAR,
+    "--guided-decoding-backend": _XGRAMMAR,
+    "--runner": _EMBEDDINGS,
+    "--convert": _EMBEDDINGS,
+    "--task": _EMBEDDINGS,
+    "--enable-sleep-mode": _nothing("every model can sleep"),
+    "--enable-memory-saver": _nothing("every model can sleep"),
+    "--seed": _OWN_SEEDS,
+    "--random-seed": _OWN_SEEDS,
+    "--disable-hybrid-kv-cache-manager": _nothing(_WINDOWS),
+    "--disable-hybrid-swa-memory": _nothing(_WINDOWS),
+    "--swa-full-tokens-ratio": _nothing(_WINDOWS, has_value=True),
     "--prefill-attention-backend": _BOTH_KINDS,
     "--decode-attention-backend": _BOTH_KINDS,
+    "--attention-config": _refused("use --attention-backend with a name", has_value=True),
+    "--mm-attention-backend": _refused(
+        "image encoders have one attention; omit the flag", has_value=True
+    ),
+    "--cuda-graph-bs": _SIZES,
+    "--cudagraph-capture-sizes": _SIZES,
+    "--enable-two-batch-overlap": _refused("steps overlap with planning alone; use --depth 1"),
+    "--speculative-accept-threshold-single": _EXACT,
+    "--speculative-accept-threshold-acc": _EXACT,
+    "--speculative-token-map": _refused(
+        "the folder of a head has its own map of tokens; omit the flag", has_value=True
+    ),
+    "--speculative-draft-model-revision": _refused(
+        "a draft model comes from its main branch; download another one and give its folder",
+        has_value=True,
+    ),
+    "--disable-sliding-window": _refused(
+        "windows are a part of the model; use --max-context with the size of the window"
+    ),
+    "--mamba-ssm-dtype": _STATE_TYPE,
+    "--mamba-cache-dtype": _STATE_TYPE,
+    "--mamba-ssm-cache-dtype": _STATE_TYPE,
+    "--max-mamba-cache-size": _STATE_ROWS,
+    "--mamba-full-memory-ratio": _STATE_ROWS,
     "--pipeline-parallel-size": _refused(
         "layers are not divided over processes; use --tensor-parallel-size", has_value=True
     ),

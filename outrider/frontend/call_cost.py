@@ -27,6 +27,7 @@ _VALUE_BYTES = 40
 _LOGPROB_BYTES = 120
 _STATE_BYTES = 64  # of a channel of a hidden state: a number of Python, and its digits
 _GRAMMAR_BYTES = 16  # of a character of a grammar: its text, the parsed form, the message
+_IMAGE_BYTES = 16 << 20  # after resizing: 17 tiles of SmolVLM are 13 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class CallCost:
     logprobs: int
     states: int  # channels of hidden states
     grammar_chars: int  # all outputs of a prompt share one grammar
+    image_bytes: int = 0  # of resized images; each output has its own copy
 
     @property
     def num_bytes(self) -> int:
@@ -59,6 +61,7 @@ class CallCost:
             + self.logprobs * _LOGPROB_BYTES
             + self.states * _STATE_BYTES
             + self.grammar_chars * _GRAMMAR_BYTES
+            + self.image_bytes
         )
 
 
@@ -108,6 +111,7 @@ def _sum_costs(costs: Sequence[CallCost]) -> CallCost:
         logprobs=sum(cost.logprobs for cost in costs),
         states=sum(cost.states for cost in costs),
         grammar_chars=sum(cost.grammar_chars for cost in costs),
+        image_bytes=sum(cost.image_bytes for cost in costs),
     )
 
 
@@ -127,6 +131,7 @@ def _cost(request: PromptRequest, max_context: int, hidden_size: int) -> CallCos
         logprobs=params.n * _num_logprobs(params, num_tokens, num_named, max_context),
         states=params.n * _num_states(params, num_tokens, max_context) * hidden_size,
         grammar_chars=len(params.grammar_spec.text),
+        image_bytes=params.n * len(prompt.images) * _IMAGE_BYTES,
     )
 
 

@@ -53,7 +53,8 @@ def parse_rope(fields: dict[str, Any], max_context: int, family: Family) -> Rope
         theta=theta,
         share=share,
         scaling=parse_scaling(rope, max_context),
-        is_interleaved=family.has_latents and bool(fields.get("rope_interleave", True)),
+        is_interleaved=family.ropes.is_interleaved
+        or (family.has_latents and bool(fields.get("rope_interleave", True))),
     )
 
 

@@ -11,6 +11,7 @@ from outrider.config.engine_config import WHOLE_REQUESTS, DisaggregationConfig
 from outrider.errors import CapacityError, RequestError
 from outrider.frontend.call_cost import Admit, CallLimits, PromptRequest
 from outrider.frontend.frontend import Frontend, request_id_of
+from outrider.frontend.images.image_prompts import TEXT_ONLY, PromptImages
 from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
@@ -62,12 +63,13 @@ class AsyncEngine:
         meter: Meter,
         rules: AsyncEngineRules,
         tracer: RequestTracer,
+        images: PromptImages = TEXT_ONLY,
     ) -> None:
         self.engine = engine
         self.rules = rules
         self.meter = meter
         self._tracer = tracer
-        self.frontend = Frontend(engine, tokenizer)
+        self.frontend = Frontend(engine, tokenizer, images)
         self.is_leaving = False  # after a signal to end, routers shall send no new requests
         self.is_draining = False  # then no new request is accepted
         events = ReplicaEvents(
@@ -263,5 +265,10 @@ class AsyncEngine:
 
 
 def _num_chars(requests: Sequence[PromptRequest]) -> int:
+    """Of all texts; an image takes as long as a long text."""
     prompts = [each.prompt for each in requests]
-    return sum(len(prompt.text) for prompt in prompts if isinstance(prompt, TextPrompt))
+    return sum(
+        len(prompt.text) + _LONG * len(prompt.images)
+        for prompt in prompts
+        if isinstance(prompt, TextPrompt)
+    )

@@ -61,9 +61,10 @@ def test_programs_never_read_the_host(path):
 
 @for_every_file(SOURCES)
 def test_only_the_planner_makes_plans(path):
-    if path == PACKAGE / "step" / "planner.py":
+    source = path.read_text()
+    if path == PACKAGE / "step" / "planner.py" or "StepPlan(" not in source:
         return
-    made = [c for c in calls(ast.parse(path.read_text())) if ast.unparse(c.func) == "StepPlan"]
+    made = [c for c in calls(ast.parse(source)) if ast.unparse(c.func) == "StepPlan"]
     assert not made, f"{path}:{made[0].lineno}"
 
 
@@ -84,7 +85,10 @@ def test_files_and_functions_fit_a_reader(path):
 
 @for_every_file(SOURCES)
 def test_nothing_is_asked_whether_it_has_an_attribute(path):
-    for call in calls(ast.parse(path.read_text())):
+    source = path.read_text()
+    if "hasattr" not in source and "getattr" not in source:
+        return
+    for call in calls(ast.parse(source)):
         name = ast.unparse(call.func)
         assert name != "hasattr", f"{path}:{call.lineno}"
         assert name != "getattr" or len(call.args) == 2, f"{path}:{call.lineno}"

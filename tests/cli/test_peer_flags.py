@@ -37,9 +37,9 @@ def test_a_flag_that_means_nothing_here_says_why(capsys):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (["--attention-backend", "flashinfer"], "there is no adapter"),
         (["--prefill-attention-backend", "fa3"], "use --attention-backend"),
         (["--pp-size", "2"], "use --tensor-parallel-size"),
+        (["--cuda-graph-bs", "1", "2", "4"], "omit the flag"),
         (["--chunked-prefill-size", "-1"], "always read in chunks"),
         (["--chunked-prefill-size"], "needs a value"),
     ],
@@ -48,6 +48,13 @@ def test_a_flag_that_means_nothing_here_says_why(capsys):
 def test_a_flag_that_cannot_be_followed_is_refused_with_the_reason(capsys, command, given, reason):
     assert run([command, *given]) == 1
     assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["serve"], ["chat"], ["generate", "hi"]], ids=str)
+def test_a_backend_of_another_project_is_refused_before_a_model_is_looked_for(capsys, command):
+    flags = ["--model", "no/such-model", "--attention-backend", "flashinfer"]
+    assert run([*command, *flags]) == 1
+    assert "there is no adapter" in capsys.readouterr().err
 
 
 def test_our_own_flags_and_prompts_are_left_alone():
@@ -66,6 +73,9 @@ def test_every_translation_names_a_flag_that_exists():
             assert flag.text.split()[0] in known
 
 
-@pytest.mark.parametrize("name", PEER_FLAGS)
-def test_every_flag_is_in_the_guide(name):
-    assert re.search(rf"`{name}\b", PAGE.read_text())
+def test_every_flag_is_in_the_guide_with_its_meaning():
+    words = {"ours": "", "nothing": "changes nothing: ", "refused": "refused: "}
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `--")]
+    for name, flag in PEER_FLAGS.items():
+        meaning = f"| {words[flag.means]}{flag.text} |" if words[flag.means] else f"`{flag.text}"
+        assert any(re.search(rf"`{name}\b", row) and meaning in row for row in rows), name

@@ -16,7 +16,7 @@ WAYS = {
 
 def answers(folder, prompts_at_once, **draft):
     llm = LLM(folder, max_model_len=256, kv_tokens=2048, **draft)
-    params = SamplingParams(temperature=0, max_tokens=48, logprobs=2, ignore_eos=True)
+    params = SamplingParams(temperature=0, max_tokens=24, logprobs=2, ignore_eos=True)
     prompts = [llm.frontend.inputs.render([{"role": "user", "content": p}]) for p in PROMPTS]
     found = []
     for start in range(0, len(prompts), prompts_at_once):

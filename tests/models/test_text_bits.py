@@ -100,7 +100,7 @@ def long_text_cases():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "threads"), long_text_cases())
+@pytest.mark.parametrize(("family", "threads"), list(long_text_cases()))
 def test_no_way_to_compute_a_long_text_changes_a_bit(family, threads, tmp_path):
     with torch_threads(threads):
         bits = bits_of(family, tmp_path, length=150)

@@ -18,6 +18,7 @@ SCHEMA = {"enum": [12, 345, 7]}  # JSON that the tiny vocabulary can spell
 FORMAT = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": SCHEMA}}
 
 
+@pytest.mark.slow  # it starts a compiler process for the model offline, too
 def test_a_schema_shapes_a_chat_and_drafts_change_nothing(client, llm):
     answer = client.chat.completions.create(**ASKED, response_format=FORMAT)
     text = answer.choices[0].message.content

@@ -88,6 +88,7 @@ def test_a_matcher_that_does_not_return_ends_its_request_alone(models, grammar_c
     assert tokens_of(run_all(engine, OTHERS)) == expected
 
 
+@pytest.mark.slow
 def test_several_such_requests_end_in_one_step(models, grammar_cache):
     stuck = [
         make_submission(f"stuck {i}", STUCK.prompt, STUCK.sampling, max_tokens=9) for i in range(3)

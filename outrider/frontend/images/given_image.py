@@ -24,11 +24,7 @@ decoding = threading.BoundedSemaphore(2)
 class GivenImage:
     """One image. Its bytes are not decoded yet."""
 
-    content: Any  # bytes of a file, or an image of PIL
-
-    @property
-    def num_bytes(self) -> int:
-        return len(self.content) if isinstance(self.content, bytes) else 0
+    content: Any  # bytes of a file, the path of one that may be read, or an image of PIL
 
 
 def image_at(url: object, limits: ImageLimits) -> GivenImage:
@@ -39,12 +35,20 @@ def image_at(url: object, limits: ImageLimits) -> GivenImage:
     if scheme == "data":
         return GivenImage(_decoded(url))
     if scheme == "file":
-        path = limits.allowed_file(Path(unquote(urlsplit(url).path)))
-        return GivenImage(_file_bytes(path))
+        return GivenImage(_allowed_file(url, limits))
     raise RequestError(
         "images are not downloaded; send the image itself as a data: URL "
         "(data:image/png;base64,...)"
     )
+
+
+def _allowed_file(url: str, limits: ImageLimits) -> Path:
+    try:
+        return limits.allowed_file(Path(unquote(urlsplit(url).path)))
+    except (ValueError, OSError) as error:  # no address, no path, or a loop of links
+        raise RequestError(
+            f"a file: URL cannot be read ({error}); use file:///folder/a.png"
+        ) from error
 
 
 def image_of(given: object) -> GivenImage:
@@ -58,11 +62,13 @@ def image_of(given: object) -> GivenImage:
 
 def open_image(given: GivenImage) -> Any:
     """The image in RGB, upright; transparent parts are white. Of an animation, the first frame."""
-    pillow = _pillow()
-    if not isinstance(given.content, bytes):
-        return _rgb(given.content, pillow)
+    pillow, content = _pillow(), given.content
+    if isinstance(content, Path):
+        content = _file_bytes(content)
+    if not isinstance(content, bytes):
+        return _rgb(content, pillow)
     try:
-        with pillow.Image.open(io.BytesIO(given.content), formats=_FORMATS) as image:
+        with pillow.Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             _check_pixels(image.size)  # before the pixels are decoded
             return _rgb(pillow.ImageOps.exif_transpose(image), pillow)
     except RequestError:

@@ -1,0 +1,87 @@
+"""Images over HTTP: the tokens of transformers, and refusals that name their fix."""
+
+import openai
+import pytest
+from support.served import LONG_S, ServerProcess
+from support.tiny_vision import data_url, make_tiny_vision, picture
+
+ASKED = {"model": "tiny", "max_tokens": 9, "temperature": 0}
+EXTRA = {"ignore_eos": True, "return_token_ids": True}
+WIDE, SMALL = picture(1, 30, 20), picture(2, 10, 12)
+
+
+def image_part(url):
+    return {"type": "image_url", "image_url": {"url": url, "detail": "auto"}}
+
+
+def conversation(*parts):
+    return [{"role": "user", "content": list(parts)}]
+
+
+def text_part(text):
+    return {"type": "text", "text": text}
+
+
+def test_a_model_that_reads_text_only_refuses_images_by_name(client):
+    with pytest.raises(openai.BadRequestError, match="reads text only"):
+        client.chat.completions.create(messages=conversation(image_part(data_url(SMALL))), **ASKED)
+
+
+@pytest.fixture(scope="module")
+def vision(tmp_path_factory):
+    return make_tiny_vision(tmp_path_factory.mktemp("served-vision"))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    WIDE.save(folder / "a.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seeing(vision, files, tmp_path_factory):
+    log = tmp_path_factory.mktemp("log") / "log"
+    flags = ["--served-model-name", "tiny", "--draft", "ngram", "--dtype", "float32"]
+    flags += ["--limit-mm-per-prompt", "image=2", "--allowed-local-media-path", str(files)]
+    server = ServerProcess(vision.folder, log, *flags)
+    yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=LONG_S)
+    assert server.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_chat_with_images_has_the_tokens_of_transformers(seeing, vision, files):
+    parts = [text_part("see "), image_part(data_url(WIDE)), image_part(data_url(SMALL, "BMP"))]
+    text = "user: see <image><image><end_of_utterance>\nassistant:"
+    ids, wanted = vision.reference(text, [WIDE, SMALL])
+    by_file = [parts[0], image_part(f"file://{files}/a.png"), parts[2]]
+    for num_cached, own in ((0, parts), (len(ids) - 1, parts), (len(ids) - 1, by_file)):
+        answer = seeing.chat.completions.create(
+            messages=conversation(*own), extra_body=EXTRA, **ASKED
+        )
+        assert answer.choices[0].token_ids == wanted
+        assert answer.usage.prompt_tokens == len(ids)
+        cached = answer.usage.prompt_tokens_details.cached_tokens
+        assert num_cached - 16 < cached <= num_cached
+
+
+@pytest.mark.slow
+def test_images_that_are_not_read_are_refused_and_harm_no_other_request(seeing, vision):
+    small = image_part(data_url(SMALL))
+    for parts, reason in (
+        ([small] * 3, "--limit-mm-per-prompt image=3"),
+        ([image_part("http://127.0.0.1/a.png")], "not downloaded"),
+        ([image_part("file:///etc/passwd")], "outside"),
+        ([image_part("file://[")], "file:"),
+        ([image_part("data:image/png;base64,AAAA")], "cannot be read"),
+        ([{"type": "image_url", "image_url": {}}], "image_url"),
+        ([{"type": "video_url", "video_url": {"url": "data:"}}, small], "parts"),
+        ([text_part("<image>"), small], "2 times <image> for 1 images"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=reason):
+            seeing.chat.completions.create(messages=conversation(*parts), **ASKED)
+    answer = seeing.chat.completions.create(
+        messages=[{"role": "user", "content": "abc"}], extra_body=EXTRA, **ASKED
+    )
+    text = "user: abc<end_of_utterance>\nassistant:"
+    assert answer.choices[0].token_ids == vision.reference(text, [])[1]
