@@ -32,13 +32,14 @@ from outrider.step.plan import StepPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderLayer:
-    """One layer: attention and feed-forward, each after its norm."""
+    """One layer: attention and feed-forward, each after its norm, or both after the first norm."""
 
     attention_norm: Norm
     attention: Attention
     mlp_norm: Norm
     mlp: FeedForward
     rotary: int = 0  # index of its rotary embedding among those of the stack
+    is_parallel: bool = False  # the feed-forward reads what the attention reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +72,10 @@ class LayerStack:
             return self._compiled(x, stream, stored, steps[0], aux.layers, aux.out)
         _copy_aux(aux, 0, stream)
         for number, (layer, cache) in enumerate(zip(self._layers, stored, strict=True), start=1):
-            stream = layer.attention(layer.attention_norm(x), stream, cache, steps[layer.rotary])
-            stream = x = layer.mlp(layer.mlp_norm(stream), stream, feed)
+            normed = layer.attention_norm(x)
+            stream = layer.attention(normed, stream, cache, steps[layer.rotary])
+            normed = normed if layer.is_parallel else layer.mlp_norm(stream)
+            stream = x = layer.mlp(normed, stream, feed)
             _copy_aux(aux, number, stream)
         return stream
 

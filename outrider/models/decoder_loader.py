@@ -71,6 +71,7 @@ from outrider.ops.linear.choose_linear import (
     wide_linear,
 )
 from outrider.ops.linear.linear import Linear
+from outrider.ops.norm_rope.layer_norm import LayerNorm
 from outrider.ops.norm_rope.rms_norm import Norm, NormLater, make_norm
 
 _log = logging.getLogger(__name__)
@@ -252,6 +253,7 @@ class _Builder:
             mlp_norm=mlp_norm,
             mlp=mlp,
             rotary=self._config.pattern.rope_index(index),
+            is_parallel=self._config.family.style.is_parallel,
         )
 
     def _attention(self, index: int) -> tuple[Norm, Attention]:
@@ -301,7 +303,8 @@ class _Builder:
         return self._norm(f"{layer_prefix(index)}{name}.weight")
 
     def _norm(self, name: str) -> Norm:
-        return make_norm(self.norm_weight(name), self._config.block.norm_eps)
+        make = LayerNorm if self._config.family.style.has_layer_norms else make_norm
+        return make(self.norm_weight(name), self._config.block.norm_eps)
 
     def norm_weight(self, name: str) -> torch.Tensor:
         stored, family = self.read_part(name), self._config.family

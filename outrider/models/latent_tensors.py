@@ -15,6 +15,7 @@ from outrider.models.layers.mla import (
     score_scale,
 )
 from outrider.models.model_config import LatentConfig
+from outrider.models.partial_rope_tensors import split_rotary_pairs
 from outrider.models.rope_config import RopeConfig
 from outrider.ops.linear.any_weight import AnyWeight, rearrange_rows, stack_weights
 from outrider.ops.linear.linear import Linear
@@ -93,22 +94,6 @@ def split_projections(weight: torch.Tensor, config: LatentConfig) -> LatentProje
     heads = weight.view(config.heads, config.nope + config.value, config.latent)
     key, value = heads[:, : config.nope], heads[:, config.nope :]
     return LatentProjections(key=key.contiguous(), value=value.contiguous())
-
-
-def split_rotary_pairs(
-    weight: torch.Tensor,  # [rows, in], the last `rope` of every `dim` rows are rotated
-    *,
-    dim: int,
-    rope: int,
-) -> torch.Tensor:  # [rows, in]
-    """The weight with each rotary pair half of the rotated channels apart, as the layers rotate.
-
-    Queries and keys get the same order, so no attention score changes.
-    """
-    heads = weight.view(-1, dim, weight.shape[1])
-    plain, rotated = heads[:, : dim - rope], heads[:, dim - rope :]
-    apart = torch.cat([plain, rotated[:, 0::2], rotated[:, 1::2]], dim=1)
-    return apart.view_as(weight)
 
 
 def _norm(prefix: str, reader: LatentReader) -> Norm:

@@ -59,7 +59,7 @@ def parse_pattern(
             "use another model"
         )
     by_type = _ropes(fields, family, max_context)
-    has_rope = _rope_flags(fields, family, num_layers)
+    has_rope = _rope_flags(fields, family, types)
     return LayerPattern(
         windows=tuple(window if kind == _SLIDING else WHOLE_TEXT for kind in types),
         ropes=tuple(
@@ -87,8 +87,11 @@ def _ropes(fields: dict[str, Any], family: Family, max_context: int) -> dict[str
     }
 
 
-def _rope_flags(fields: dict[str, Any], family: Family, num_layers: int) -> list[bool]:
+def _rope_flags(fields: dict[str, Any], family: Family, types: list[str]) -> list[bool]:
     """Which layers have a rope. SmolLM3 lists them; usually every fourth has none."""
+    num_layers = len(types)
+    if family.ropes.is_of_windows:
+        return [kind == _SLIDING for kind in types]
     if not family.ropes.is_listed:
         return [True] * num_layers
     flags = read_list(fields, "no_rope_layers")

@@ -10,6 +10,7 @@ from outrider.models.config_fields import (
     MOST_LAYERS,
     read_fields,
     read_real,
+    read_real_or,
     read_size,
     read_size_or,
 )
@@ -28,6 +29,7 @@ _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False,),
     "mlp_bias": (False,),
     "use_bidirectional_attention": (False, None),
+    "use_qk_norm": (False, None),
     "partial_rotary_factor": (1.0,),
 }
 
@@ -222,7 +224,7 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
         block=BlockConfig(
             hidden=read_size(fields, "hidden_size"),
             intermediate=_dense_width(fields, family),
-            norm_eps=read_real(fields, "rms_norm_eps"),
+            norm_eps=_norm_eps(fields, family),
         ),
         attention=attention,
         pattern=pattern,
@@ -237,6 +239,12 @@ def parse_config(fields: dict[str, Any]) -> ModelConfig:
 def text_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of the text model in a config.json that may describe other parts too."""
     return family_of(architecture_of(fields)).nesting.text_fields(fields)
+
+
+def _norm_eps(fields: dict[str, Any], family: Family) -> float:
+    if family.style.has_layer_norms:
+        return read_real_or(fields, "layer_norm_eps", 1e-5)
+    return read_real(fields, "rms_norm_eps")
 
 
 def _dense_width(fields: dict[str, Any], family: Family) -> int:
@@ -290,6 +298,8 @@ def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
     for key, allowed in (_UNSUPPORTED_UNLESS | only).items():
         if key == "attention_bias" and family.has_qkv_bias:
             continue  # some config files of such families set it, some do not
+        if key == "use_qk_norm" and (family.has_options or family.has_head_norm):
+            continue
         if key == "partial_rotary_factor" and family.rotary_share != 1.0:
             continue
         if key in fields and fields[key] not in allowed:

@@ -29,6 +29,10 @@ def parse_multipliers(
     match family.multipliers:
         case "none":
             return Multipliers(attention=head_dim**-0.5)
+        case "cohere":
+            return Multipliers(
+                attention=head_dim**-0.5, logits=read_real_or(fields, "logit_scale", 0.0625)
+            )
         case "granite":
             return Multipliers(
                 attention=read_real_or(fields, "attention_multiplier", 1.0),

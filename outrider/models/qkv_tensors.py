@@ -6,7 +6,7 @@ import torch
 
 from outrider.models.decoder_tensors import FUSED_QKV, QKV
 from outrider.models.model_config import AttentionConfig, ModelConfig
-from outrider.models.partial_rope_tensors import spread_channels
+from outrider.models.partial_rope_tensors import split_rotary_pairs, spread_channels
 from outrider.models.registry import Family
 from outrider.models.rope_config import RopeConfig
 from outrider.models.tensor_cut import Cut
@@ -28,6 +28,8 @@ def stack_qkv(
 def spread_heads(heads: torch.Tensor, attention: AttentionConfig, rope: RopeConfig) -> torch.Tensor:
     """Queries or keys in the channel order that the layers rotate. See `spread_channels`."""
     rotated = rope.num_rotated(attention.head_dim)
+    if rope.is_interleaved:
+        heads = split_rotary_pairs(heads, dim=attention.head_dim, rope=rotated)
     return spread_channels(heads, head_dim=attention.head_dim, rotated=rotated)
 
 

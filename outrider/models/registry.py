@@ -79,6 +79,8 @@ class LayerStyle:
     activation: Activation = "silu"
     has_joint_head_norm: bool = False  # queries and keys are normalised over all heads at once
     has_fused_projections: bool = False  # stored: qkv_proj and gate_up_proj
+    has_layer_norms: bool = False  # norms subtract the mean; their epsilon is `layer_norm_eps`
+    is_parallel: bool = False  # attention and feed-forward read the same input
     has_sinks: bool = False  # a stored score per query head, which has no key
     has_output_bias: bool = False  # of attention
 
@@ -101,10 +103,12 @@ class RopeStyle:
     local_theta: float = 0.0  # of layers with windows, if they have a rope of their own; 0: no
     has_axes: bool = False  # positions of images have three axes (mrope)
     is_listed: bool = False  # `no_rope_layers` has 0 for layers without rope
+    is_interleaved: bool = False  # rotated pairs are stored side by side
+    is_of_windows: bool = False  # layers without sliding window have no rope
     usual_scaling: tuple[tuple[str, Any], ...] = ()  # where config.json has no rope fields
 
 
-Scaling = Literal["none", "gemma", "granite"]  # which fields of config.json have multipliers
+Scaling = Literal["none", "cohere", "gemma", "granite"]  # which fields have multipliers
 RecurrentProjections = Literal["none", "fused", "apart"]  # tensors: Qwen3-Next two, Qwen3.5 four
 
 
@@ -223,6 +227,21 @@ _DEEPSEEK_V3 = ExpertFamily(
     usual_groups=(8, 4),
     names=_DEEPSEEK,
 )
+_COHERE2 = Family(
+    name="cohere2",
+    is_usually_tied=True,
+    style=LayerStyle(norms=NormNames(before_feed=""), has_layer_norms=True, is_parallel=True),
+    windows=WindowStyle(is_read=True, usual=4096, period=4),
+    ropes=RopeStyle(is_interleaved=True, is_of_windows=True),
+    multipliers="cohere",
+)
+_COHERE = replace(
+    _COHERE2,
+    name="cohere",
+    windows=WindowStyle(),
+    ropes=RopeStyle(is_interleaved=True),
+    theta=500000.0,
+)
 _GPT_OSS = Family(
     name="gpt-oss",
     has_qkv_bias=True,
@@ -293,6 +312,8 @@ _QWEN2_5_VL = Family(
 _OUT_OF_PICTURES = replace(_WITH_PICTURES, fields="", others=(), is_optional=True)
 
 FAMILIES = {
+    "CohereForCausalLM": _COHERE,
+    "Cohere2ForCausalLM": _COHERE2,
     "DeepseekV2ForCausalLM": Family(name="deepseek-v2", has_latents=True, experts=_DEEPSEEK_V2),
     "DeepseekV3ForCausalLM": Family(
         name="deepseek-v3", has_latents=True, experts=_DEEPSEEK_V3, modules=DEEPSEEK

@@ -58,7 +58,8 @@ def parse_rope(fields: dict[str, Any], max_context: int, family: Family) -> Rope
         share=share,
         scaling=parse_scaling(rope, max_context),
         sections=sections,
-        is_interleaved=family.has_latents and bool(fields.get("rope_interleave", True)),
+        is_interleaved=family.ropes.is_interleaved
+        or (family.has_latents and bool(fields.get("rope_interleave", True))),
     )
 
 

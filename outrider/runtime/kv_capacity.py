@@ -10,6 +10,7 @@ from outrider.errors import ConfigError
 
 CPU_MEMORY_SHARE = 0.5  # of what is free after the weights are loaded
 CPU_KV_BYTES = 4 << 30  # more than a CPU can make use of
+_GPU_SPARE = 0.05  # of a GPU, for graphs that are captured later
 SNAPSHOT_SHARE = 0.2  # of the memory for KV, for snapshots of row state
 _MOST_SNAPSHOTS = 8  # per row
 
@@ -77,11 +78,22 @@ def free_bytes(
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        return (free - int((1 - memory_share) * total)) // num_sharing
+        held = num_sharing * torch.cuda.memory_reserved(device)
+        room = share_of_gpu(free=free, total=total, held=held, memory_share=memory_share)
+        return room // num_sharing
     available = _available_bytes() // num_sharing
     if kv_tokens != "auto":
         return available
     return int(min(available, 2 * CPU_KV_BYTES // num_sharing) * CPU_MEMORY_SHARE)
+
+
+def share_of_gpu(*, free: int, total: int, held: int, memory_share: float) -> int:
+    """What an engine may take, if it holds that much already.
+
+    What others hold is not part of its share: two engines of 0.4 fit on one GPU, as with vLLM.
+    """
+    spare = min(1 - memory_share, _GPU_SPARE) * total
+    return int(min(memory_share * total - held, free - spare))
 
 
 def held_bytes(device: torch.device) -> int:

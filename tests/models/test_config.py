@@ -183,6 +183,7 @@ def test_yarn_without_an_original_context_uses_the_context_of_the_model():
         ({"architectures": ["Gemma2ForCausalLM"], "hidden_act": "silu"}, "only gelu_pytorch_tanh"),
         ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
+        ({"architectures": ["CohereForCausalLM"], "use_qk_norm": True}, "sets use_qk_norm to True"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"hidden_size": None}, "hidden_size"),
         ({"vocab_size": "50"}, "vocab_size"),

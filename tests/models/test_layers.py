@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers.models.cohere.modeling_cohere import CohereLayerNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from outrider.errors import ConfigError
@@ -8,6 +9,7 @@ from outrider.ops.linear.choose_linear import choose_linear
 from outrider.ops.linear.float16_linear import HalfLinear
 from outrider.ops.linear.int8_linear import Int8Linear
 from outrider.ops.linear.linear import BiasedLinear, PackedLinear, PlainLinear
+from outrider.ops.norm_rope.layer_norm import LayerNorm
 from outrider.ops.norm_rope.rms_norm import CompiledNorm, LengthNorm, RmsNorm
 
 CPU = torch.device("cpu")
@@ -74,6 +76,15 @@ def test_norms_equal_transformers(kind, scale):
     x = torch.randn(5, IN) * scale
     weight = reference.weight.detach()
     torch.testing.assert_close(kind(weight, 1e-5)(x), reference(x).detach(), atol=1e-6, rtol=1e-5)
+
+
+def test_layer_norms_equal_transformers_and_no_row_depends_on_others():
+    reference = CohereLayerNorm(IN, eps=1e-5)
+    torch.nn.init.normal_(reference.weight)
+    norm, x = LayerNorm(reference.weight.detach(), 1e-5), torch.randn(65, IN) + 0.7
+    normed = norm(x)
+    torch.testing.assert_close(normed, reference(x).detach(), atol=1e-6, rtol=1e-5)
+    assert all(torch.equal(norm(x[row : row + 1]), normed[row : row + 1]) for row in (0, 31, 64))
 
 
 @pytest.mark.parametrize("kind", [RmsNorm, LengthNorm, CompiledNorm])

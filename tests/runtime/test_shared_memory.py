@@ -7,7 +7,7 @@ import torch
 
 from outrider.config.engine_config import EngineConfig, NodesConfig, ParallelConfig
 from outrider.config.settings import resolve_settings
-from outrider.runtime.kv_capacity import CPU_KV_BYTES, CPU_MEMORY_SHARE, free_bytes
+from outrider.runtime.kv_capacity import CPU_KV_BYTES, CPU_MEMORY_SHARE, free_bytes, share_of_gpu
 from outrider.runtime.rank_jobs import local_jobs
 from outrider.runtime.rank_messages import MeetingPoint
 
@@ -22,6 +22,17 @@ def test_the_caches_of_all_ranks_together_fit_in_the_memory_of_one(num):
     assert num * share <= most
     whole = free_bytes("auto", device=CPU, memory_share=0.9, num_sharing=1)
     assert num * share <= 1.1 * whole  # memory in use changes meanwhile
+
+
+def test_engines_of_one_gpu_have_a_share_each():
+    alone = share_of_gpu(free=90, total=100, held=10, memory_share=0.4)
+    beside = share_of_gpu(free=50, total=100, held=10, memory_share=0.4)
+    assert alone == beside == 30
+
+
+def test_an_engine_leaves_what_others_hold_and_some_to_spare():
+    assert share_of_gpu(free=50, total=100, held=10, memory_share=0.9) == 45
+    assert share_of_gpu(free=90, total=100, held=10, memory_share=1.0) == 90
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from outrider.ops.linear.swiglu_triton import swiglu_triton
 from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
 from outrider.ops.norm_rope.join_normed import join_normed_reference
 from outrider.ops.norm_rope.join_normed_triton import join_normed_triton
+from outrider.ops.norm_rope.layer_norm import layer_norm_reference
 from outrider.ops.norm_rope.rms_norm import RmsNorm, rms_norm_reference
-from outrider.ops.norm_rope.rms_norm_triton import rms_norm_triton
+from outrider.ops.norm_rope.rms_norm_triton import layer_norm_triton, rms_norm_triton
 from outrider.ops.norm_rope.rotary import (
     Rotation,
     rotate_and_store_reference,
@@ -73,12 +74,16 @@ def check_norm(shape: tuple[int, ...], like: Case) -> None:
     """[n, dim] or [n, groups, dim], rows apart; the last row has the bits of that row alone."""
     x = strided(*shape, like=like, seed=1)
     weight = random(*shape[1:], like=like, seed=2)
-    with poisoned_outputs():
-        normed = rms_norm_triton(x, weight, EPS)
-        alone = rms_norm_triton(x[-1:], weight, EPS)
-    assert normed.dtype == x.dtype
-    assert_close(normed, rms_norm_reference(x.float(), weight.float(), EPS), roundings=2)
-    assert torch.equal(alone, normed[-1:])
+    kernels = {rms_norm_triton: rms_norm_reference}
+    if len(shape) == 2:
+        kernels[layer_norm_triton] = layer_norm_reference
+    for kernel, reference in kernels.items():
+        with poisoned_outputs():
+            normed = kernel(x, weight, EPS)
+            alone = kernel(x[-1:], weight, EPS)
+        assert normed.dtype == x.dtype
+        assert_close(normed, reference(x.float(), weight.float(), EPS), roundings=2)
+        assert torch.equal(alone, normed[-1:])
 
 
 def check_joined_norms(num_rows: int, dim: int, like: Case) -> None:

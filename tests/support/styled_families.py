@@ -1,6 +1,10 @@
 """Tiny random models whose layers differ from a Llama in windows, ropes, norms or multipliers."""
 
 from transformers import (
+    Cohere2Config,
+    Cohere2ForCausalLM,
+    CohereConfig,
+    CohereForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
@@ -103,6 +107,12 @@ STYLED_FAMILIES = {
             attention_multiplier=0.2,
             logits_scaling=1.5,
         )
+    ),
+    "cohere": lambda: CohereForCausalLM(
+        CohereConfig(**SIZES | _PAD, layer_norm_eps=1e-3, logit_scale=0.5)
+    ),
+    "cohere2": lambda: Cohere2ForCausalLM(
+        Cohere2Config(**SIZES | _PAD, sliding_window=5, layer_types=_LAST_FULL, logit_scale=0.5)
     ),
     "gpt-oss": lambda: _gpt_oss(limit=0.7),  # small: gates and ups reach it
     "olmo2": lambda: Olmo2ForCausalLM(Olmo2Config(**SIZES | _PAD)),

@@ -68,6 +68,7 @@ class Eagle3Head:
             embedding=parts.embedding,
             embedding_norm=parts.norms.embedding,
             hidden_norm=parts.norms.state,
+            rotary=parts.layer.rotary,
         )
 
     def project(
@@ -90,11 +91,10 @@ class Eagle3Head:
         kv: KVPool,
         attention: AttentionBackend,
     ) -> torch.Tensor:  # [num_query, width]
-        layer, queries = self._parts.layer, plan.queries
+        layer = self._parts.layer
         stored = kv.layers[layer.index]
         if self._compiled is not None and stored.dtype == torch.float32:
-            rotation = layer.rotary.at(queries.positions)
-            return self._compiled(aux_hidden_states, queries, rotation, stored)
+            return self._compiled(aux_hidden_states, plan.queries, stored)
         state = self.project(aux_hidden_states)
         layer.write_kv(plan, self._parts.join(plan, state)[0], kv, attention)
         return state

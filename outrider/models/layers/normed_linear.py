@@ -15,6 +15,7 @@ from outrider.ops.linear.linear import BiasedLinear, FixedLinear, Linear, Stream
 from outrider.ops.linear.linear_limits import MOST_SMALL_ROWS, fits_small
 from outrider.ops.linear.normed_blocks import BlockGate, BlockHeads, can_gate
 from outrider.ops.linear.small_linear import NormedQkv, NormedSwiglu
+from outrider.ops.norm_rope.layer_norm import LayerNorm
 from outrider.ops.norm_rope.rms_norm import Norm, NormLater
 
 
@@ -64,6 +65,8 @@ class BlockProjection:
 
 def gate_behind(norm: Norm, gate: Gate) -> tuple[Norm, Gate]:
     """The norm that remains before the gate, and the gate."""
+    if isinstance(norm, LayerNorm):
+        return norm, gate
     if isinstance(gate, StreamedGate):
         weight = gate.gate_up.weight
         if isinstance(weight, torch.Tensor) and _fits(weight, norm):
@@ -84,6 +87,8 @@ def project_behind(
     marks values that are not finite in the residual. Only rank 0 adds the residual, so the marks of
     other ranks would be lost.
     """
+    if isinstance(norm, LayerNorm):
+        return norm, apart
     in_blocks = project_blocks(norm, apart)
     if in_blocks is not apart:
         return NormLater(norm.weight), in_blocks

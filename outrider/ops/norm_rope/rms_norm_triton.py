@@ -1,4 +1,4 @@
-"""RMS norm, one program per vector: the kernel of `rms_norm_reference`.
+"""RMS norm and layer norm, one program per vector: kernels of the references beside this file.
 
 Sums are in float32, and their order depends on the width only: no row depends on the others.
 """
@@ -52,6 +52,7 @@ def _norm_kernel(
     groups,
     dim,
     eps,
+    CENTRED: tl.constexpr,  # the mean is subtracted
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -64,6 +65,8 @@ def _norm_kernel(
     overlap.begin(PDL)
     source = x + row * row_stride + group * group_stride
     values = tl.load(source + columns, mask=inside, other=0.0).to(tl.float32)
+    if CENTRED:
+        values = tl.where(inside, values - tl.sum(values) / dim, 0.0)
     squares = square_sums(values) if BLOCK <= _MOST_PAIRED else tl.sum(values * values, axis=1)
     normed = scaled(values, tl.sum(squares) / dim, scales, eps)
     tl.store(out + program.to(tl.int64) * dim + columns, normed, mask=inside)
@@ -75,6 +78,19 @@ def rms_norm_triton(
     eps: float,
 ) -> torch.Tensor:  # as x, contiguous
     """Every vector scaled to unit root mean square, then by its weight."""
+    return _norm(x, weight, eps, is_centred=False)
+
+
+def layer_norm_triton(
+    x: torch.Tensor,  # [n, dim], unit stride along dim
+    weight: torch.Tensor,  # [dim]
+    eps: float,
+) -> torch.Tensor:  # [n, dim] contiguous
+    """The same of vectors whose mean is subtracted first."""
+    return _norm(x, weight, eps, is_centred=True)
+
+
+def _norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, is_centred: bool) -> torch.Tensor:
     assert x.shape[1:] == weight.shape
     assert x.stride(-1) == 1
     assert weight.is_contiguous()
@@ -91,6 +107,7 @@ def rms_norm_triton(
         groups,
         dim,
         eps,
+        CENTRED=is_centred,
         PDL=overlap.is_on(x),
         **norm_tile(dim),
         **EXACT,
