@@ -309,9 +309,10 @@ class Scheduler:
 
     def _schedule_chunks(self, decision: StepDecision) -> None:
         budget = self._chunk_budget(decision.num_decodes)
-        prompts = {each.request: each.next_stop - each.bound for each in self._prefilling}
+        prompts = {each.request: each.goal - each.bound for each in self._prefilling}
         picked = pick_prompts(prompts, self._facts.max_chunks)
-        for request, count in share_budget(picked, budget).items():
+        most = {request: self._running[request].num_until_stop for request in picked}
+        for request, count in share_budget(most, budget).items():
             self._schedule_chunk(request, count, decision)
 
     def _schedule_chunk(self, request: Request, count: int, decision: StepDecision) -> None:
