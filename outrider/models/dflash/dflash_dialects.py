@@ -91,6 +91,7 @@ def parse_dflash(
     return HeadConfig(
         aux=_aux_states(flat, dialect, plain.block.hidden, target),
         layer=layer_config(layers, plain, names, is_residual_normed=False),
+        num_layers=plain.num_layers,
         output=OutputConfig(
             vocab=plain.vocab_size,
             draft_vocab=read_size_or(flat, "draft_vocab_size", plain.vocab_size),
@@ -101,7 +102,6 @@ def parse_dflash(
             algorithm=algorithm, dialect=dialect, made_for=made_for(fields), notes=tuple(notes)
         ),
         blocks=BlockHeadConfig(
-            num_layers=plain.num_layers,
             block=block,
             usual_drafts=block.num_drafts,
             has_mask_vector=has_mask_vector,

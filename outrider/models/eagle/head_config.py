@@ -81,7 +81,6 @@ class ConfidenceConfig:
 class BlockHeadConfig:
     """What a head that drafts a block in one pass has besides."""
 
-    num_layers: int
     block: DraftBlock
     usual_drafts: int  # unless sizes are given
     has_mask_vector: bool  # the head stores what a mask is embedded as; else a token's embedding
@@ -96,11 +95,24 @@ class HeadConfig:
     origin: Origin
     aux: AuxStatesConfig
     layer: HeadLayerConfig
+    num_layers: int  # of the same kind
     output: OutputConfig
     max_context: int  # positions it was trained for; it can run beyond them
-    blocks: BlockHeadConfig | None = None  # EAGLE drafts token by token, with one layer
+    blocks: BlockHeadConfig | None = None  # EAGLE drafts token by token
 
     @property
     def width(self) -> int:
         """Width of the state that one draft row passes to the next."""
         return self.layer.block.hidden
+
+    @property
+    def later_norms(self) -> tuple[str, ...]:
+        """Norms that layers after the first may store. Their input passes the first of these.
+
+        SGLang's layers of EAGLE-3 have two norms and apply the one that their first layer applies
+        to states. The layers of all other projects are plain ones.
+        """
+        both = ("input_layernorm", "hidden_norm")
+        if self.origin.algorithm != "eagle3":
+            return both[:1]
+        return both[::-1] if self.origin.dialect == "SGLang" else both

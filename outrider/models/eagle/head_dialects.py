@@ -50,7 +50,7 @@ def parse_head(
         return parse_dflash(fields, names, target)
     dialect, algorithm = _recognise(fields, names)
     layer_fields = _layer_fields(fields, dialect)
-    plain = _plain_layers(layer_fields, target, algorithm)
+    plain = _plain_layers(layer_fields, target)
     notes: list[str] = []
     if algorithm == "eagle":
         aux = _final_state(plain.block.hidden, has_bias=_has_bias(fields, names))
@@ -61,12 +61,13 @@ def parse_head(
         layer=layer_config(
             layer_fields, plain, names, is_residual_normed=_residual_norm(fields, dialect, notes)
         ),
+        num_layers=plain.num_layers,
         output=_output(fields, plain.vocab_size, dialect, notes),
         max_context=plain.max_context,
         origin=Origin(
             algorithm=algorithm, dialect=dialect, made_for=made_for(fields), notes=tuple(notes)
         ),
-        blocks=peagle_blocks(fields, plain, target) if algorithm == "peagle" else None,
+        blocks=peagle_blocks(fields, target) if algorithm == "peagle" else None,
     )
 
 
@@ -116,7 +117,7 @@ def _layer_fields(fields: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
     return read_object(fields, "model") or fields
 
 
-def _plain_layers(fields: dict[str, Any], target: ModelConfig, algorithm: Algorithm) -> ModelConfig:
+def _plain_layers(fields: dict[str, Any], target: ModelConfig) -> ModelConfig:
     """The layers, read as those of a Llama."""
     plain = plain_layers(fields, target)
     if len(set(plain.pattern.windows)) > 1:
@@ -124,9 +125,6 @@ def _plain_layers(fields: dict[str, Any], target: ModelConfig, algorithm: Algori
             "config.json gives some layers a sliding_window and others none, which is not "
             "supported; use another head"
         )
-    if plain.num_layers != 1 and algorithm != "peagle":
-        # Engines use different norms in the second and later layers, so none of them is right.
-        raise ConfigError(f"heads of {plain.num_layers} layers are not supported; use one layer")
     return plain
 
 

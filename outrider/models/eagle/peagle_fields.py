@@ -38,12 +38,9 @@ def usual_drafts(fields: dict[str, Any]) -> int:
     return min(read_size_or(first, "speculative_tokens", _USUAL_DRAFTS), MAX_NODES - 1)
 
 
-def peagle_blocks(
-    fields: dict[str, Any], plain: ModelConfig, target: ModelConfig
-) -> BlockHeadConfig:
+def peagle_blocks(fields: dict[str, Any], target: ModelConfig) -> BlockHeadConfig:
     """What such a head has besides an EAGLE-3 head. It takes any number of masks."""
     return BlockHeadConfig(
-        num_layers=plain.num_layers,
         block=DraftBlock(
             size=MAX_NODES - 1,
             first=0,
