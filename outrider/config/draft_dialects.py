@@ -20,7 +20,8 @@ from outrider.config.draft_config import (
 )
 from outrider.errors import ConfigError
 
-_VLLM_MODELS = ("draft_model", "eagle", "eagle3")  # the folder itself says which it is
+# The folder itself says which it is.
+_VLLM_MODELS = ("draft_model", "eagle", "eagle3", "dflash", "dspark", "medusa")
 # MTP modules inside the target. Older releases of vLLM name the family.
 _VLLM_MODULES = (
     "mtp",
@@ -37,9 +38,10 @@ _VLLM_KEYS = (
     "prompt_lookup_min",
     "prompt_lookup_max",
     "draft_tensor_parallel_size",
+    "parallel_drafting",
 )
 _MAX_LOOKUP = 2**20  # longer than any context
-_SGLANG_MODELS = ("EAGLE", "EAGLE3", "STANDALONE")
+_SGLANG_MODELS = ("EAGLE", "EAGLE3", "STANDALONE", "DFLASH")
 _SGLANG_MODULES = "NEXTN"
 SGLANG_KEYS = ("algorithm", "draft_model_path", "num_steps", "eagle_topk", "num_draft_tokens")
 
@@ -49,6 +51,8 @@ def from_vllm(fields: Mapping[str, Any]) -> DraftConfig:
     _refuse_unknown("--speculative-config", fields, _VLLM_KEYS)
     if fields.get("draft_tensor_parallel_size", 1) != 1:
         raise ConfigError("draft_tensor_parallel_size must be 1; leave it out")
+    if not isinstance(fields.get("parallel_drafting", False), bool):
+        raise ConfigError("parallel_drafting must be true or false; the model's folder decides it")
     num_drafts = _size(fields, "num_speculative_tokens", most=MAX_NODES - 1)
     return DraftConfig(
         drafter=_vllm_drafter(fields),

@@ -36,6 +36,7 @@ _MOST_LOST = 0.015  # share of all time that trials of drafts may cost batches t
 _KEPT = 1 - 1 / 8192  # of that time, step by step: a quiet day is no credit for a bad hour
 _UNKNOWN_WAIT = 32.0  # steps with prompts before drafts are tried, if no step had none
 _LEAST_PROMPT = 32  # tokens from which a step shows what a prompt token costs
+_LEAST_READ = 2 * _FREE_TOKENS  # of a step of prompts alone: mostly tokens, or they are free
 _MOST_PROMPT = 0.95  # largest share of a step that is attributed to its prompts
 _LEAST_SECONDS = 1e-9  # of a step that took no time by the clock
 
@@ -102,7 +103,7 @@ class Adaptation:
             return
         was = self._steps.pop(step)
         if not was.num_rows:
-            if was.num_prompt >= _LEAST_PROMPT:
+            if was.num_prompt >= _LEAST_READ:
                 self._most_token_s.note(seconds / was.num_prompt)
             return
         if was.trial:
@@ -167,9 +168,9 @@ class Adaptation:
         """
         now, tried, most = size.num_steps, size.chosen, -1.0
         for rung, due in enumerate(size.due):
-            is_poor = self.trial_credit_s < self._needed_credit_s(size, rung)
-            is_barred = size.chosen == 0 and (is_poor or now < least_steps)
-            if rung == size.chosen or now < due or is_barred:
+            if rung == size.chosen or now < due or (size.chosen == 0 and now < least_steps):
+                continue
+            if size.chosen == 0 and self.trial_credit_s < self._needed_credit_s(size, rung):
                 continue
             is_next = rung == 0 or rung == size.chosen + 1 == 1
             is_measured = is_next or size.chosen > 0 or size.costs[1].is_known

@@ -6,6 +6,7 @@ from typing import Any
 from outrider.config.draft_config import MAX_NODES
 from outrider.models.dflash.dflash_dialects import count_drafts, is_dflash_config
 from outrider.models.eagle.peagle_fields import is_peagle_config, usual_drafts
+from outrider.models.medusa.medusa_fields import count_heads, is_medusa_config
 from outrider.models.pard_draft import MOST_DRAFTS, USUAL_DRAFTS, is_pard_config
 
 
@@ -24,6 +25,8 @@ def block_depth(fields: dict[str, Any]) -> BlockDepth | None:
         return BlockDepth(usual=num_drafts, most=num_drafts)
     if is_peagle_config(fields):
         return BlockDepth(usual=usual_drafts(fields), most=MAX_NODES - 1)
+    if is_medusa_config(fields):
+        return BlockDepth(usual=count_heads(fields), most=count_heads(fields))
     if is_pard_config(fields):
         return BlockDepth(usual=USUAL_DRAFTS, most=MOST_DRAFTS)
     return None

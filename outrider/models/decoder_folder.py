@@ -10,6 +10,8 @@ from outrider.models.decoder import Decoder
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.head_loader import load_head
 from outrider.models.eagle.inspect_head import HeadReport, inspect_head
+from outrider.models.medusa.inspect_medusa import inspect_medusa, is_medusa
+from outrider.models.medusa.medusa_loader import load_medusa
 from outrider.models.model_config import ModelConfig
 from outrider.models.mtp.inspect_modules import ModuleReport, count_modules, inspect_modules
 from outrider.models.mtp.module_chain import ModuleChain
@@ -28,12 +30,17 @@ class DecoderFolder:
     folder: Path
 
     def inspect_head(self, head: Path) -> HeadReport:
-        return inspect_head(head, self.config, self.folder)
+        inspect = inspect_medusa if is_medusa(head) else inspect_head
+        return inspect(head, self.config, self.folder)
 
     def load_head(
         self, head: Path, target: AnyTarget, *, dtype: WeightType, arithmetic: Arithmetic
     ) -> AnyDraftModel | BlockModel:
         assert isinstance(target, Decoder), "the decoder of this folder"
+        if is_medusa(head):
+            return load_medusa(
+                head, target=target, target_folder=self.folder, dtype=dtype, arithmetic=arithmetic
+            )
         return load_head(
             head,
             target=target,

@@ -46,7 +46,7 @@ class ModelFacts:
     @property
     def heads(self) -> Sequence[AnyAttention]:
         """The attention that runs on the shared backend."""
-        return (self.attention,)
+        return (self.attention,) if self.num_layers else ()
 
     def layout(
         self, *, page_size: int, dtype: torch.dtype, nodes: int

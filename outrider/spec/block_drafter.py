@@ -139,14 +139,15 @@ class BlockDrafter(BaseDrafter):
         if block.lookahead:  # padding has no tokens
             starts = run.decode.lengths
             torch.sub(plan.decode.lengths, block.lookahead, out=starts).clamp_min_(0)
-        size, mask = run.shape.nodes, block.mask_token
-        fill(
-            run,
-            block_slots(anchors, size, mask_token=mask, is_causal=block.is_causal),
-            table=table,
-            attention=self._attention,
-            page_size=self._kv.layout.page_size,
-        )
+        if self._model.facts.num_layers:  # otherwise slots read nothing of a plan
+            size, mask = run.shape.nodes, block.mask_token
+            fill(
+                run,
+                block_slots(anchors, size, mask_token=mask, is_causal=block.is_causal),
+                table=table,
+                attention=self._attention,
+                page_size=self._kv.layout.page_size,
+            )
         rows, states = plan.decode.rows, self._hidden_states
         states = (
             states.index_select(0, rows) if block.reads_state else states.new_empty(len(rows), 0)

@@ -85,6 +85,8 @@ def test_examples_of_the_task_are_not_asked(tmp_path):
     assert [each.question for each in task.problems] == ["q2", "q3"]
     apart = choose_task(path, examples=OWN_TASK, shots=3, limit=0)
     assert (len(apart.problems), len(apart.examples)) == (5, 3)
+    with pytest.raises(ConfigError, match="--shots N"):
+        choose_task(path, examples=OWN_TASK, shots=0, limit=0)
     with pytest.raises(ConfigError, match="no problem to ask"):
         choose_task(path, examples=None, shots=5, limit=0)
     with pytest.raises(ConfigError, match="5 problems, and --shots wants 6"):

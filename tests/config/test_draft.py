@@ -135,7 +135,7 @@ def test_a_tree_larger_than_vocabulary_or_context_is_refused(vocab_size, max_con
 @pytest.mark.parametrize(
     ("fields", "fix"),
     [
-        ({"method": "medusa", "model": "x"}, "use one of ngram, suffix, mtp, draft_model"),
+        ({"method": "mlp_speculator", "model": "x"}, "use one of ngram, suffix, mtp, draft_model"),
         ({"method": ["mtp"]}, "use one of ngram, suffix, mtp, draft_model"),
         ({"method": "eagle"}, "needs a model"),
         ({"method": "ngram", "model": "x"}, "takes no model"),
@@ -149,6 +149,7 @@ def test_a_tree_larger_than_vocabulary_or_context_is_refused(vocab_size, max_con
         ({"model": "x", "num_speculative_tokens": True}, "an integer"),
         ({"model": "x", "disable_padded_drafter_batch": True}, "unknown key"),
         ({"model": "x", "draft_tensor_parallel_size": 2}, "leave it out"),
+        ({"model": "x", "parallel_drafting": "yes"}, "true or false"),
     ],
 )
 def test_a_speculative_config_of_vllm_that_cannot_work_is_refused(fields, fix):

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 from support.block_heads import BlockVariant
-from support.block_models import DFlashCase, PardCase, PEagleCase
+from support.block_models import DFlashCase, MedusaCase, PardCase, PEagleCase
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.forced_rounds import ForcedRounds, SomeStepsDraft
 from support.heads import Variant
+from support.medusa_models import MedusaVariant
 from support.tiny import VOCAB
 
 from outrider.engine.draft_policy import WholeBudget
@@ -28,6 +29,7 @@ from outrider.wire.row_sampling import RowSampling
 MARKOV = BlockVariant(is_next=True, markov_rank=6, has_confidence=True, reads_token=True)
 GATED = BlockVariant(size=4, is_next=True, markov_rank=5, is_gated=True, num_layers=1)
 TRAINED = Variant(own_embedding=True, norm_before_residual=True, fc_norm=True, head_norm=True)
+MAPPED = MedusaVariant(num_blocks=2, has_bias=False, draft_vocab=40, shares_head=True)
 VARIANTS = {
     "dflash": DFlashCase(),
     "causal": DFlashCase(variant=BlockVariant(is_causal=True, has_mask_vector=True)),
@@ -36,6 +38,8 @@ VARIANTS = {
     "peagle": PEagleCase(variant=TRAINED, num_layers=3),
     "peagle1": PEagleCase(num_layers=1),
     "pard": PardCase(),
+    "medusa": MedusaCase(),
+    "mapped": MedusaCase(variant=MAPPED),
 }
 PROMPT = [(11 * i + 5) % VOCAB for i in range(21)]
 GREEDY = RowSampling(seed=0, temperature=0.0)
@@ -276,6 +280,9 @@ def read_masks_as_token_0(monkeypatch):
         ("peagle", keep_the_state_of_the_first_node),
         ("peagle", give_masks_the_state_of_the_last_token),
         ("peagle", catch_up_with_the_first_layer_alone),
+        ("medusa", keep_the_state_of_the_first_node),
+        ("medusa", read_slot_k_as_slot_k_plus_1),
+        ("medusa", take_the_accepted_states_in_the_order_of_the_tree),
         ("pard", context_one_position_late),
         ("pard", read_the_next_tokens),
         ("pard", keep_the_kv_of_slots),

@@ -16,11 +16,12 @@ CASES = {
     "trees": {"lengths": [4, 0, 31], "nodes": 9},
     "chunks": {"lengths": [5, 40], "nodes": 2, "chunks": {3: (17, 9), 4: (60, 3)}},
 }
+MODELS = {"heads": Model(), "latents": latent_model(heads=3), "windows": Model(window=5)}
 BACKENDS = {"reference": ReferenceAttention, "compiled": CompiledAttention}
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize("model", [Model(), latent_model(heads=3)], ids=["heads", "latents"])
+@pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 @pytest.mark.parametrize("sizes", CASES.values(), ids=list(CASES))
 def test_both_ways_give_the_same_bits(sizes, model, name):
     backend = BACKENDS[name](page_size=model.page_size, dtype=model.dtype)

@@ -8,10 +8,12 @@ import torch
 
 from outrider.models.block_model import BlockModel
 from outrider.models.eagle.head_loader import load_head
+from outrider.models.medusa.medusa_loader import load_medusa
 from outrider.models.standalone_draft import load_standalone
 from support.block_heads import BlockOracle, BlockVariant, write_block_head
 from support.heads import Variant
 from support.matrix import Models
+from support.medusa_models import MedusaOracle, MedusaVariant, write_medusa
 from support.pard_models import PardOracle, write_pard
 from support.peagle_heads import PEagleOracle, write_peagle
 
@@ -71,6 +73,23 @@ class PardCase:
             device=torch.device("cpu"),
         )
         return model, PardOracle(theirs, size=self.num_drafts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedusaCase:
+    """Medusa: one head for each draft."""
+
+    variant: MedusaVariant = field(default_factory=MedusaVariant)
+
+    @property
+    def num_drafts(self) -> int:
+        return self.variant.num_heads
+
+    def load(self, models: Models, folder: Path) -> tuple[Any, BlockReference]:
+        weights = write_medusa(folder, models.target.config, self.variant)
+        target, target_folder = models.target, models.folder
+        model = load_medusa(folder, target=target, target_folder=target_folder, dtype="float32")
+        return model, MedusaOracle(models.theirs, self.variant, weights)
 
 
 def load_any(models: Models, folder: Path) -> BlockModel:

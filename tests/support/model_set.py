@@ -6,10 +6,12 @@ import torch
 
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.eagle.head_loader import load_head
+from outrider.models.medusa.medusa_loader import load_medusa
 from outrider.models.pard_draft import PardDraft
 from support.block_heads import BLOCKS, write_block_head
 from support.heads import Variant, write_head
 from support.matrix import Models
+from support.medusa_models import MedusaVariant, write_medusa
 from support.modules import TABLES, with_modules
 from support.peagle_heads import write_peagle
 from support.tiny import save_tiny
@@ -46,6 +48,10 @@ def make_models(root: Path, device: str, family: str = "llama") -> Models:
     }
     vocab = target.config.vocab_size
     heads["pard"] = PardDraft(relative, mask_token=3, target_vocab=vocab)
+    write_medusa(root / "medusa", target.config, MedusaVariant())
+    heads["medusa"] = load_medusa(
+        root / "medusa", target=target, target_folder=root / "target", dtype="float32"
+    )
     own = with_modules(root / "modules", TABLES["deepseek"], num=3, body=family, device=device)
     heads["mtp"] = own.load(most=1)
     return Models(theirs, target, relative, stranger, root / "target", heads, own.load())

@@ -109,7 +109,8 @@ def print_accuracy(report: AccuracyReport) -> None:
         "cut: answers that reached --max-tokens. "
         "differ: answers whose tokens are not those of plain decoding."
     )
-    printer.line(_verdict(report)) if report.is_equal else printer.warning(_verdict(report))
+    show = printer.line if report.is_equal else printer.warning
+    show(_conclusion(report))
 
 
 def describe_accuracy(report: AccuracyReport) -> dict[str, Any]:
@@ -166,7 +167,7 @@ def _row(report: AccuracyReport, run: AccuracyRun) -> Sequence[str]:
     ]
 
 
-def _verdict(report: AccuracyReport) -> str:
+def _conclusion(report: AccuracyReport) -> str:
     if not report.drafted:
         return "nothing drafts for this model, so plain decoding ran alone; name a --draft"
     if report.is_equal:

@@ -54,6 +54,8 @@ def choose_task(path: Path, *, examples: Path | None, shots: int, limit: int) ->
     """The task with `shots` examples: the first of their file, or of the task, which are then not
     asked. `limit` problems are asked; 0 asks all.
     """
+    if examples is not None and not shots:
+        raise ConfigError("--examples are shown with --shots N only; give a number")
     problems = read_problems(path, "--task")
     shown = problems if examples is None else read_problems(examples, "--examples")
     if shots > len(shown):

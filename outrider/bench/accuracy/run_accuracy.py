@@ -16,6 +16,7 @@ from outrider.bench.accuracy.accuracy_report import (
 from outrider.bench.accuracy.accuracy_task import INSTRUCTION, AccuracyTask, Problem
 from outrider.errors import CapacityError
 from outrider.frontend.llm import LLM
+from outrider.frontend.outputs import RequestOutput
 from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.sampling_params import SamplingParams
 from outrider.frontend.tokenizer.chat_template import NoChatTemplate
@@ -50,40 +51,41 @@ def measure_accuracy(work: AccuracyWork, plain: Load, drafted: dict[str, Load]) 
 
 
 def _run(name: str, work: AccuracyWork, load: Load) -> AccuracyRun:
-    task = work.task
-    Console(stderr=True).print(f"{len(task.problems)} questions with --draft {name}", markup=False)
+    problems = work.task.problems
+    Console(stderr=True).print(f"{len(problems)} questions with --draft {name}", markup=False)
     llm = load()
-    prompts = [_prompt(llm, problem, task.examples) for problem in task.problems]
-    params = [
-        SamplingParams(
-            temperature=work.temperature,
-            seed=_SEED + index,
-            max_tokens=work.max_tokens,
-            stop=() if _has_turns(llm) else (f"\n{_ASK}",),  # a text model goes on asking
-        )
-        for index in range(len(prompts))
-    ]
+    prompts = [_prompt(llm, problem, work.task.examples) for problem in problems]
+    params = [_params(llm, work, seed=_SEED + index) for index in range(len(problems))]
     start = perf_counter()
     outputs = llm.generate(prompts, params)
     duration_s = perf_counter() - start
     del llm
     gc.collect()  # models hold reference cycles, and the next engine needs the memory
-    for output in outputs:
-        if output.error:
-            raise CapacityError(f"an answer broke off: {output.error}")
-    completions = [output.outputs[0] for output in outputs]
-    answers = tuple(
-        AccuracyAnswer(
-            problem=problem,
-            text=each.text,
-            tokens=tuple(each.token_ids),
-            is_cut=each.finish_reason == "length",
-            num_rounds=each.acceptance.rounds,
-            num_accepted=each.acceptance.kept,
-        )
-        for problem, each in zip(task.problems, completions, strict=True)
-    )
+    answers = tuple(map(_answer, problems, outputs))
     return AccuracyRun(drafter=name, answers=answers, duration_s=duration_s)
+
+
+def _params(llm: LLM, work: AccuracyWork, *, seed: int) -> SamplingParams:
+    return SamplingParams(
+        temperature=work.temperature,
+        seed=seed,
+        max_tokens=work.max_tokens,
+        stop=() if _has_turns(llm) else (f"\n{_ASK}",),  # a text model goes on asking
+    )
+
+
+def _answer(problem: Problem, output: RequestOutput) -> AccuracyAnswer:
+    if output.error:
+        raise CapacityError(f"an answer broke off: {output.error}")
+    (completion,) = output.outputs
+    return AccuracyAnswer(
+        problem=problem,
+        text=completion.text,
+        tokens=tuple(completion.token_ids),
+        is_cut=completion.finish_reason == "length",
+        num_rounds=completion.acceptance.rounds,
+        num_accepted=completion.acceptance.kept,
+    )
 
 
 def _prompt(llm: LLM, problem: Problem, examples: tuple[Problem, ...]) -> TextPrompt:

@@ -11,11 +11,12 @@ from torch.autograd import profiler
 from outrider.models.eagle.aux_projection import AuxProjection
 from outrider.models.layers.attention_layer import Projection
 from outrider.models.layers.normed_linear import BlockProjection
+from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.ops.compiled.why_not_compiled import why_not_compiled
 from outrider.ops.linear.block_linear import BlockLinear
 from outrider.ops.linear.normed_blocks import BlockHeads
 from outrider.ops.norm_rope.rms_norm import CompiledNorm, Norm, NormLater
-from outrider.ops.norm_rope.rotary import Rotation
+from outrider.ops.norm_rope.rotary import RotaryFrequencies, is_rotation_compiled
 from outrider.ops.tree.plan_rows import Queries
 
 
@@ -31,6 +32,7 @@ class CompiledCatchUp:
         aux_norm: Norm,
         embedding_norm: Norm,
         hidden_norm: Norm,
+        frequencies: RotaryFrequencies,
     ) -> None:
         from outrider.ops.linear.block_catch_up import BlockCatchUp, CatchUpParts
 
@@ -42,6 +44,7 @@ class CompiledCatchUp:
                 embedding_norm=embedding_norm,
                 hidden_norm=hidden_norm,
                 kv=kv,
+                frequencies=frequencies,
             )
         )
 
@@ -49,15 +52,13 @@ class CompiledCatchUp:
         self,
         aux_hidden_states: torch.Tensor,  # [num_query, aux]
         queries: Queries,
-        rotation: Rotation,
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
     ) -> torch.Tensor:  # [num_query, width]
         """The projected hidden states."""
-        given = aux_hidden_states, queries.tokens, rotation, layer, queries.slots
         if profiler._is_profiler_enabled:  # it sees operations of torch; a name costs 6 us
             with profiler.record_function("compiled catch-up"):
-                return self._run(*given)
-        return self._run(*given)
+                return self._run(aux_hidden_states, queries, layer)
+        return self._run(aux_hidden_states, queries, layer)
 
 
 def compile_catch_up(
@@ -67,6 +68,7 @@ def compile_catch_up(
     embedding: torch.Tensor,  # [vocab, width]
     embedding_norm: Norm,
     hidden_norm: Norm,
+    rotary: RotaryEmbedding,
 ) -> CompiledCatchUp | None:
     """The parts as one region; None where a part is no compiled function."""
     if not isinstance(project, AuxProjection) or not isinstance(kv, BlockProjection):
@@ -75,6 +77,8 @@ def compile_catch_up(
     if not isinstance(linear, BlockLinear) or not isinstance(aux_norm, CompiledNorm | NormLater):
         return None
     if not isinstance(embedding_norm, CompiledNorm) or not isinstance(hidden_norm, CompiledNorm):
+        return None
+    if not is_rotation_compiled(rotary.frequencies):
         return None
     if why_not_compiled("outrider.ops.compiled.catch_up_region"):
         return None
@@ -85,4 +89,5 @@ def compile_catch_up(
         aux_norm=aux_norm,
         embedding_norm=embedding_norm,
         hidden_norm=hidden_norm,
+        frequencies=rotary.frequencies,
     )

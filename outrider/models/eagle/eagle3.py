@@ -74,6 +74,7 @@ class Eagle3Head:
             embedding=parts.embedding,
             embedding_norm=parts.norms.embedding,
             hidden_norm=parts.norms.state,
+            rotary=parts.layer.rotary,
         )
 
     def project(
@@ -100,11 +101,10 @@ class Eagle3Head:
         if self._later:  # the first layer may write to its state, which may be the target's
             state = self.project(aux_hidden_states.clone())
             return self.forward(plan, state, kv, attention)
-        layer, queries = self._parts.layer, plan.queries
+        layer = self._parts.layer
         stored = kv.layers[layer.index]
         if self._compiled is not None and stored.dtype == torch.float32:
-            rotation = layer.rotary.at(queries.positions)
-            return self._compiled(aux_hidden_states, queries, rotation, stored)
+            return self._compiled(aux_hidden_states, plan.queries, stored)
         state = self.project(aux_hidden_states)
         layer.write_kv(plan, self._parts.join(plan, state)[0], kv, attention)
         return state

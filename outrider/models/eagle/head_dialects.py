@@ -27,6 +27,7 @@ from outrider.models.eagle.peagle_fields import (
     peagle_blocks,
     peagle_dialect,
 )
+from outrider.models.medusa.medusa_fields import is_medusa_config
 from outrider.models.model_config import ModelConfig
 from outrider.models.registry import FAMILIES
 
@@ -75,7 +76,8 @@ def is_head_config(fields: dict[str, Any]) -> bool:
     """Whether a config.json is marked as that of a head, not of a whole model."""
     is_named = any(name in _ARCHITECTURES for name in read_architectures(fields))
     is_marked = "speculators_model_type" in fields or fields.get("model_type") == "eagle"
-    return is_named or is_marked or is_dflash_config(fields) or is_peagle_config(fields)
+    draft_blocks = (is_dflash_config, is_peagle_config, is_medusa_config)
+    return is_named or is_marked or any(is_kind(fields) for is_kind in draft_blocks)
 
 
 def _recognise(fields: dict[str, Any], names: Collection[str]) -> tuple[Dialect, Algorithm]:

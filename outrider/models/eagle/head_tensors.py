@@ -14,7 +14,8 @@ TO_TARGET = "d2t"  # [draft_vocab] target id minus draft id
 TO_DRAFT = "t2d"  # [vocab] whether a target id can be drafted
 MASK_STATE = "mask_hidden"  # [aux width] of P-EAGLE: the aux states of a mask
 LAYER = "layers.0."  # of an EAGLE head: its first layer
-MAPS = (TO_TARGET, TO_DRAFT)  # integers and booleans; all else is floating point
+TOKEN_MAP = "token_map"  # [draft_vocab] of Medusa: the target id of each draft id
+MAPS = (TO_TARGET, TO_DRAFT, TOKEN_MAP)  # integers and booleans; all else is floating point
 
 _PREFIX = re.compile(r"^(?:draft_model\.|model\.)+")
 _IGNORED = re.compile(r"(?:^|\.)rotary_emb\.|^verifier_")

@@ -13,6 +13,7 @@ from outrider.hub.model_folder import pick_files, read_weight_map
 from outrider.models.finite_weights import is_finite, warn_of_non_finite
 
 _NAMES = ("model.safetensors", "pytorch_model.bin")
+_MEDUSA_NAMES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")  # of the authors
 
 
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -41,7 +42,7 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
 
 def _weight_map(folder: Path) -> dict[str, str]:
     """The file of every tensor; one entry without a name for a head in a single file."""
-    for name in _NAMES:
+    for name in (*_NAMES, *_MEDUSA_NAMES):
         index = folder / f"{name}.index.json"
         if index.is_file():
             return read_weight_map(index)

@@ -109,7 +109,7 @@ def open_head(folder: Path, target: ModelConfig, target_folder: Path) -> OpenHea
     except ConfigError as error:
         return OpenHead(report=unknown_head(str(error)), tensors={})
     expected = expected_tensors(config, target_hidden=target.block.hidden)
-    faults = _tensor_faults(tensors, expected)
+    faults = tensor_faults(tensors, expected)
     problems = [
         *(f"the head stores {name} twice, under two spellings; keep one" for name in twice),
         *_misfits(config, target),
@@ -155,7 +155,8 @@ def unknown_head(problem: str) -> HeadReport:
     )
 
 
-def _tensor_faults(tensors: Mapping[str, torch.Tensor], expected: ExpectedTensors) -> TensorFaults:
+def tensor_faults(tensors: Mapping[str, torch.Tensor], expected: ExpectedTensors) -> TensorFaults:
+    """In what the stored tensors differ from those that a head needs."""
     known = expected.needed.keys() | expected.optional.keys()
     return TensorFaults(
         missing=tuple(sorted(expected.needed.keys() - tensors.keys())),

@@ -9,7 +9,8 @@ The array of integers that it gets:
     7 tokens, 8 embedding, 9 its rows, 10 channels of a hidden state, 11 norm of embeddings,
     12 norm of hidden states, 13 hidden states, 14 both side by side, 15 channels of keys and values
     16 vectors of a slot, 17 channels of a head, 18 cosines, 19 sines, 20 pool, 21 slots
-    22 scratch, 23 written: whether a token has no row of the embedding
+    22 positions, 23 radians per position, 24 signs of sines (`rotation_rows`)
+    25 scratch, 26 written: whether a token has no row of the embedding
 """
 
 import numpy as np
@@ -20,10 +21,11 @@ from outrider.ops.compiled.block_product import NUM_WEIGHT, multiply, rotate_and
 from outrider.ops.compiled.coded_rows import norm_row
 from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.norm_rows import norm_vectors
+from outrider.ops.compiled.rotation_rows import rotation_rows
 from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
 
-NUM_GIVEN = 24
-IS_OUTSIDE = 23
+NUM_GIVEN = 27
+IS_OUTSIDE = 26
 
 
 @compiled()
@@ -48,8 +50,10 @@ def _join(given: np.ndarray) -> None:
 @callback("void(voidptr)")
 def catch_up_rows(pointer: int) -> None:
     given = carray(pointer, (NUM_GIVEN,), np.int64)
-    weights, rows, scratch, channels = given[0], given[1], given[22], given[15]
+    weights, rows, scratch, channels = given[0], given[1], given[25], given[15]
     num_norms = given[3]
+    vectors, dim, cos, sin, pool, slots, positions, radians, signs = given[16:25]
+    rotation_rows(rows, dim, positions, radians, signs, cos, sin)
     if num_norms:
         norm_vectors(rows * num_norms, given[4], num_norms, given[2], given[5], given[6])
         wait_for_team()
@@ -59,5 +63,4 @@ def catch_up_rows(pointer: int) -> None:
     wait_for_team()
     multiply(weights + 8 * NUM_WEIGHT, rows, given[14], scratch, channels, 0)
     wait_for_team()
-    vectors, dim, cos, sin, pool, slots = given[16:22]
     rotate_and_store(rows, channels, 0, vectors, dim, cos, sin, pool, slots)

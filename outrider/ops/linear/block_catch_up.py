@@ -1,5 +1,6 @@
 """The catch-up of an EAGLE-3 head over weight blocks, in one parallel region on a CPU."""
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,8 @@ from outrider.ops.graph_break import graph_break
 from outrider.ops.linear.block_linear import NO_NORM, BlockLinear
 from outrider.ops.linear.normed_blocks import BlockHeads
 from outrider.ops.norm_rope.rms_norm import Norm, with_eps
-from outrider.ops.norm_rope.rotary import Rotation
+from outrider.ops.norm_rope.rotary import RotaryFrequencies
+from outrider.ops.tree.plan_rows import Queries
 
 _FUNCTION = int(catch_up_rows.address)
 
@@ -26,6 +28,7 @@ class CatchUpParts:
     embedding_norm: Norm
     hidden_norm: Norm
     kv: BlockHeads  # of keys and values alone
+    frequencies: RotaryFrequencies  # in float32
 
 
 class BlockCatchUp:
@@ -47,46 +50,45 @@ class BlockCatchUp:
     def __call__(
         self,
         aux_hidden_states: torch.Tensor,  # [num_query, aux]
-        tokens: torch.Tensor,  # [num_query] int64
-        rotation: Rotation,
+        queries: Queries,
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim] float32
-        slots: torch.Tensor,  # [num_query]
     ) -> torch.Tensor:  # [num_query, width]
         """The projected hidden states; keys and values are written to their slots."""
         width = self._parts.project.outputs
         states = aux_hidden_states.new_empty(aux_hidden_states.shape[0], width)
         aux = aux_hidden_states.contiguous()
-        graph_break(self._run, aux, tokens, rotation, layer, slots, states)
+        graph_break(self._run, aux, queries, layer, states)
         return states
 
     def _run(
         self,
         aux: torch.Tensor,
-        tokens: torch.Tensor,
-        rotation: Rotation,
+        queries: Queries,
         layer: torch.Tensor,
-        slots: torch.Tensor,
         states: torch.Tensor,
     ) -> None:
-        rows, parts, item = aux.shape[0], self._parts, aux.itemsize
+        rows, parts = aux.shape[0], self._parts
         if not rows:
             return
         (vocab, width), channels = parts.embedding.shape, parts.kv.qkv.outputs
-        wide = torch.empty(rows * (2 * width + channels + parts.project.inputs))
-        joined = wide.data_ptr()
-        channels_at = joined + rows * 2 * width * item
-        normed_at = channels_at + rows * channels * item if self._num_norms else aux.data_ptr()
+        vectors, head_dim = layer.shape[2:]
+        sizes = 2 * width, channels, head_dim, head_dim, parts.project.inputs
+        wide = torch.empty(rows * sum(sizes))
+        starts = itertools.accumulate(sizes[:-1], initial=0)
+        at = [wide.data_ptr() + rows * start * wide.itemsize for start in starts]
+        joined, channels_at, cos, sin, normed = at
         size = scratch_bytes(rows=rows, inputs=self._widest, threads=torch.get_num_threads())
         scratch = torch.empty(size, dtype=torch.uint8)
         aux_norm, embedding_norm, hidden_norm = (norm.data_ptr() for norm in self._norms)
+        radians, signs = parts.frequencies.radians, parts.frequencies.signs
         given = (
-            *(self._table.data_ptr(), rows, aux.data_ptr()),
-            *(self._num_norms, self._normed, aux_norm, normed_at),
-            *(tokens.data_ptr(), parts.embedding.data_ptr(), vocab, width),
+            *(self._table.data_ptr(), rows, aux.data_ptr(), self._num_norms, self._normed),
+            *(aux_norm, normed if self._num_norms else aux.data_ptr()),
+            *(queries.tokens.data_ptr(), parts.embedding.data_ptr(), vocab, width),
             *(embedding_norm, hidden_norm, states.data_ptr(), joined, channels_at),
-            *layer.shape[2:],
-            *(rotation.cos.data_ptr(), rotation.sin.data_ptr()),
-            *(layer.data_ptr(), slots.data_ptr(), scratch.data_ptr(), 0),
+            *(vectors, head_dim, cos, sin, layer.data_ptr(), queries.slots.data_ptr()),
+            *(queries.positions.data_ptr(), radians.data_ptr(), signs.data_ptr()),
+            *(scratch.data_ptr(), 0),
         )
         if run_team(_FUNCTION, given)[IS_OUTSIDE]:
             raise IndexError("a token lies outside of the embedding of the head")

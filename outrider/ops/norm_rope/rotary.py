@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider.ops.attention.write_kv import write_kv
+from outrider.ops.compiled.why_not_compiled import why_not_compiled
 from outrider.ops.norm_rope.head_norm import HeadNorm
 
 
@@ -35,7 +36,18 @@ def rotation_at(
         from outrider.ops.norm_rope.rotary_triton import rotation_at_triton
 
         return rotation_at_triton(positions, frequencies)
+    if is_rotation_compiled(frequencies):
+        from outrider.ops.norm_rope.rotary_compiled import rotation_at_compiled
+
+        return rotation_at_compiled(positions, frequencies)
     return rotation_at_reference(positions, frequencies)
+
+
+def is_rotation_compiled(frequencies: RotaryFrequencies) -> bool:
+    """Whether angles are computed by compiled functions, on a CPU."""
+    if frequencies.dtype != torch.float32 or frequencies.radians.device.type != "cpu":
+        return False
+    return not why_not_compiled("outrider.ops.compiled.rotation_rows")
 
 
 def rotation_at_reference(positions: torch.Tensor, frequencies: RotaryFrequencies) -> Rotation:

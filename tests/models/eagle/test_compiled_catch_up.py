@@ -63,6 +63,7 @@ def compiled(parts):
         embedding=parts.embedding,
         embedding_norm=parts.norms.embedding,
         hidden_norm=parts.norms.state,
+        rotary=parts.layer.rotary,
     )
 
 
