@@ -51,6 +51,7 @@ def _parts(
         mask=builder.read(MASK_VECTOR) if blocks.has_mask_vector else embedding[mask_token],
         project=lambda states: context_norm(fc(states)),
         layers=layers,
+        causal_layers=blocks.causal_layers,
         norm=builder.norm("norm.weight"),
         score=builder.score(),
         target_ids=builder.target_ids(),

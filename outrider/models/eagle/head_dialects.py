@@ -51,7 +51,7 @@ def parse_head(
         return parse_dflash(fields, names, target)
     dialect, algorithm = _recognise(fields, names)
     layer_fields = _layer_fields(fields, dialect)
-    plain = _plain_layers(layer_fields, target)
+    plain = plain_layers(layer_fields, target)
     notes: list[str] = []
     if algorithm == "eagle":
         aux = _final_state(plain.block.hidden, has_bias=_has_bias(fields, names))
@@ -62,13 +62,12 @@ def parse_head(
         layer=layer_config(
             layer_fields, plain, names, is_residual_normed=_residual_norm(fields, dialect, notes)
         ),
-        num_layers=plain.num_layers,
         output=_output(fields, plain.vocab_size, dialect, notes),
         max_context=plain.max_context,
         origin=Origin(
             algorithm=algorithm, dialect=dialect, made_for=made_for(fields), notes=tuple(notes)
         ),
-        blocks=peagle_blocks(fields, target) if algorithm == "peagle" else None,
+        blocks=peagle_blocks(fields, plain, target) if algorithm == "peagle" else None,
     )
 
 
@@ -117,17 +116,6 @@ def _layer_fields(fields: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
     if dialect == "speculators":
         return read_object(fields, "transformer_layer_config")
     return read_object(fields, "model") or fields
-
-
-def _plain_layers(fields: dict[str, Any], target: ModelConfig) -> ModelConfig:
-    """The layers, read as those of a Llama."""
-    plain = plain_layers(fields, target)
-    if len(set(plain.pattern.windows)) > 1:
-        raise ConfigError(
-            "config.json gives some layers a sliding_window and others none, which is not "
-            "supported; use another head"
-        )
-    return plain
 
 
 def _has_bias(fields: dict[str, Any], names: Collection[str]) -> bool:

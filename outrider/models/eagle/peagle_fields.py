@@ -38,7 +38,9 @@ def usual_drafts(fields: dict[str, Any]) -> int:
     return min(read_size_or(first, "speculative_tokens", _USUAL_DRAFTS), MAX_NODES - 1)
 
 
-def peagle_blocks(fields: dict[str, Any], target: ModelConfig) -> BlockHeadConfig:
+def peagle_blocks(
+    fields: dict[str, Any], plain: ModelConfig, target: ModelConfig
+) -> BlockHeadConfig:
     """What such a head has besides an EAGLE-3 head. It takes any number of masks."""
     return BlockHeadConfig(
         block=DraftBlock(
@@ -49,6 +51,7 @@ def peagle_blocks(fields: dict[str, Any], target: ModelConfig) -> BlockHeadConfi
             lookahead=1,
             reads_state=True,
         ),
+        causal_layers=(True,) * plain.num_layers,
         usual_drafts=usual_drafts(fields),
         has_mask_vector=False,
         markov=None,
