@@ -36,11 +36,21 @@ class DraftBlock:
         return min(self.size, self.first + steps) if self.is_causal else self.size
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPlans:
+    """The plans on which the slots of a round run."""
+
+    plan: StepPlan  # slots are its nodes, and read each other as the block says
+    causal: StepPlan  # no slot reads later ones: the same plan, unless the model is mixed
+
+
 class BlockModel(ABC):
     """Writes the context of decided tokens, and drafts whole blocks."""
 
     # Whether logits depend on the token before, besides the slot.
     is_conditional: bool = False
+    # Whether slots read later slots in some layers and not in others.
+    is_mixed: bool = False
     # Whether the catch-up runs attention: the KV of a layer depends on the layers before it.
     catch_up_attends: bool = False
 
@@ -67,7 +77,7 @@ class BlockModel(ABC):
     @abstractmethod
     def forward_block(
         self,
-        plan: StepPlan,  # of blocks: its nodes are the slots
+        slots: SlotPlans,
         states: torch.Tensor,  # [rows, width] of slot 0; [rows, 0] if it reads none
         kv: KVPool,
         attention: AttentionBackend,

@@ -7,7 +7,7 @@ import torch
 from outrider.config.draft_config import MAX_NODES
 from outrider.errors import ConfigError
 from outrider.kv.kv_pool import KVPool
-from outrider.models.block_model import BlockModel, DraftBlock
+from outrider.models.block_model import BlockModel, DraftBlock, SlotPlans
 from outrider.models.decoder import Decoder
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.eagle.head_fields import read_mask_token
@@ -67,10 +67,10 @@ class PardDraft(BlockModel):
         return aux_hidden_states
 
     def forward_block(
-        self, plan: StepPlan, states: torch.Tensor, kv: KVPool, attention: AttentionBackend
+        self, slots: SlotPlans, states: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [rows, slots, width]
-        hidden_states = self._decoder.hidden_states(plan, kv, attention)
-        return hidden_states.view(states.shape[0], plan.shape.nodes, -1)
+        hidden_states = self._decoder.hidden_states(slots.plan, kv, attention)
+        return hidden_states.view(states.shape[0], slots.plan.shape.nodes, -1)
 
     def logits(self, states: torch.Tensor, first: int) -> torch.Tensor:
         del first

@@ -61,7 +61,7 @@ class BlockDrafter(BaseDrafter):
         rows, device = sampling.seed.shape[0], sampling.seed.device
         width = model.facts.width if model.block.reads_state else 0
         self._hidden_states = torch.zeros(rows, width, dtype=kv.layout.dtype, device=device)
-        self._planner = BlockPlanner(attention, largest, block=model.block, device=device)
+        self._planner = BlockPlanner(attention, largest, model=model, device=device)
         self._chooser = TreeChooser(device)
 
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> BlockPlans:
@@ -135,24 +135,31 @@ class BlockDrafter(BaseDrafter):
     def _run_block(
         self, plan: StepPlan, anchors: torch.Tensor, table: RowTable
     ) -> torch.Tensor:  # [rows, slots, width]
-        block, run = self._model.block, _plans_of(plan).block
+        block, slots = self._model.block, _plans_of(plan).block
         if block.lookahead:  # padding has no tokens
-            starts = run.decode.lengths
+            starts = slots.plan.decode.lengths
             torch.sub(plan.decode.lengths, block.lookahead, out=starts).clamp_min_(0)
         if self._model.facts.num_layers:  # otherwise slots read nothing of a plan
-            size, mask = run.shape.nodes, block.mask_token
-            fill(
-                run,
-                block_slots(anchors, size, mask_token=mask, is_causal=block.is_causal),
-                table=table,
-                attention=self._attention,
-                page_size=self._kv.layout.page_size,
-            )
+            self._fill_slots(slots.plan, anchors, table, is_causal=block.is_causal)
+        if self._model.is_mixed:
+            self._fill_slots(slots.causal, anchors, table, is_causal=True)
         rows, states = plan.decode.rows, self._hidden_states
         states = (
             states.index_select(0, rows) if block.reads_state else states.new_empty(len(rows), 0)
         )
-        return self._model.forward_block(run, states, self._kv, self._attention)
+        return self._model.forward_block(slots, states, self._kv, self._attention)
+
+    def _fill_slots(
+        self, plan: StepPlan, anchors: torch.Tensor, table: RowTable, *, is_causal: bool
+    ) -> None:
+        size, mask = plan.shape.nodes, self._model.block.mask_token
+        fill(
+            plan,
+            block_slots(anchors, size, mask_token=mask, is_causal=is_causal),
+            table=table,
+            attention=self._attention,
+            page_size=self._kv.layout.page_size,
+        )
 
     def _logits(
         self, states: torch.Tensor

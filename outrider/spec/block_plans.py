@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from outrider.models.block_model import DraftBlock
+from outrider.models.block_model import BlockModel, SlotPlans
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.spec.draft_plans import NO_CHUNKS, no_chunks, tree_of_width
 from outrider.step.arena import Arena
@@ -19,26 +19,33 @@ from outrider.wire.draft_budget import Budget
 class BlockPlans(DraftPlan):
     """A block-parallel draft model's part of a step's plan."""
 
-    block: StepPlan  # [rows, slots]
+    block: SlotPlans  # [rows, slots]
     catch_up: StepPlan  # [rows, most_emitted] and the chunks: the tokens that the target decided
 
 
 class BlockPlanner:
-    """Owns the memory of both plans. They share it, since they run one after another."""
+    """Owns the memory of the plans. Blocks and catch-up share it, since they run one after another.
+    Both plans of a block run at the same time, so the second has its own.
+    """
 
     def __init__(
         self,
         attention: AttentionPlanner,
         largest: StepShape,
         *,
-        block: DraftBlock,
+        model: BlockModel,
         device: torch.device,
     ) -> None:
-        self._block = block
+        block = self._block = model.block
         self._arena = Arena(device)
         most = max(largest.tree.nodes, block.slots(largest.tree.steps))
         tree = replace(largest.tree, nodes=most)
         self._binder = Binder(self._arena, attention, replace(largest, tree=tree))
+        self._causal: Binder | None = None  # of a mixed model
+        if model.is_mixed:
+            self._causal = Binder(
+                Arena(device), attention, replace(largest, tree=tree, chunk=NO_CHUNKS)
+            )
         self._arena.reserve("block.lengths", largest.rows, torch.int64)
         self._arena.reserve("catch_up.lengths", largest.rows, torch.int64)
         self._arena.reserve("catch_up.tokens", largest.chunk.tokens, torch.int64)
@@ -55,7 +62,7 @@ class BlockPlanner:
         tokens = self._arena.view("catch_up.tokens", shape.chunk.tokens)
         lengths = self._arena.view("catch_up.lengths", shape.rows)
         return BlockPlans(
-            block=self._binder.make(block, block_rows, no_chunks(chunk), NoDraftBinder()),
+            block=self._slot_plans(block, block_rows, no_chunks(chunk)),
             catch_up=self._binder.make(
                 catch_up,
                 replace(decode, lengths=lengths),
@@ -63,3 +70,9 @@ class BlockPlanner:
                 NoDraftBinder(),
             ),
         )
+
+    def _slot_plans(self, shape: StepShape, decode: DecodeRows, none: ChunkRows) -> SlotPlans:
+        plan = self._binder.make(shape, decode, none, NoDraftBinder())
+        if self._causal is None:
+            return SlotPlans(plan=plan, causal=plan)
+        return SlotPlans(plan=plan, causal=self._causal.make(shape, decode, none, NoDraftBinder()))

@@ -16,6 +16,7 @@ from support.medusa_models import MedusaVariant
 from support.tiny import VOCAB
 
 from outrider.engine.draft_policy import WholeBudget
+from outrider.models.dflash.dflash_head import DFlashHead
 from outrider.models.eagle.eagle_layer import HeadLayer
 from outrider.models.eagle.peagle import PEagleHead
 from outrider.models.pard_draft import PardDraft
@@ -35,6 +36,8 @@ VARIANTS = {
     "causal": DFlashCase(variant=BlockVariant(is_causal=True, has_mask_vector=True)),
     "dspark": DFlashCase(variant=MARKOV),
     "gated": DFlashCase(variant=GATED),
+    "mixed": DFlashCase(variant=BlockVariant(num_layers=3, windows=(6, 0, 6))),
+    "windows": DFlashCase(variant=BlockVariant(is_next=True, windows=(9, 9))),
     "peagle": PEagleCase(variant=TRAINED, num_layers=3),
     "peagle1": PEagleCase(num_layers=1),
     "pard": PardCase(),
@@ -188,6 +191,16 @@ def let_slots_read_no_later_slots(monkeypatch):
     )
 
 
+def let_windows_read_later_slots(monkeypatch):
+    """Layers with windows run on the plan of the others."""
+    original = DFlashHead.forward_block
+
+    def one_plan(head, slots, states, kv, attention):
+        return original(head, replace(slots, causal=slots.plan), states, kv, attention)
+
+    monkeypatch.setattr(DFlashHead, "forward_block", one_plan)
+
+
 def take_the_accepted_states_in_the_order_of_the_tree(monkeypatch):
     original = draft_hidden_states._along_path
 
@@ -219,9 +232,9 @@ def keep_the_state_of_the_first_node(monkeypatch):
 def give_masks_the_state_of_the_last_token(monkeypatch):
     original = PEagleHead.forward_block
 
-    def shared(head, plan, states, kv, attention):
+    def shared(head, slots, states, kv, attention):
         head._mask_state = states[:1]
-        return original(head, plan, states, kv, attention)
+        return original(head, slots, states, kv, attention)
 
     monkeypatch.setattr(PEagleHead, "forward_block", shared)
 
@@ -275,6 +288,7 @@ def read_masks_as_token_0(monkeypatch):
         ("dflash", keep_the_kv_of_masks),
         ("dflash", let_slots_read_no_later_slots),
         ("dflash", take_the_accepted_states_in_the_order_of_the_tree),
+        ("mixed", let_windows_read_later_slots),
         ("peagle", context_one_position_late),
         ("peagle", begin_at_the_last_token),
         ("peagle", keep_the_state_of_the_first_node),

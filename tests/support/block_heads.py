@@ -25,6 +25,7 @@ class BlockVariant:
     size: int = 5
     is_next: bool = False  # a slot predicts the next token, not its own
     is_causal: bool = False
+    windows: tuple[int, ...] = ()  # of each layer, 0 for none; slots are causal where there is one
     markov_rank: int = 0
     is_gated: bool = False
     has_confidence: bool = False
@@ -39,9 +40,14 @@ class BlockVariant:
     def num_drafts(self) -> int:
         return self.size - self.first
 
+    def window(self, layer: int) -> int:
+        """The sliding window of a layer; 0 for none."""
+        return self.windows[layer] if self.windows else 0
+
 
 BLOCKS = {
     "dflash": BlockVariant(),
+    "mixed": BlockVariant(windows=(5, 0)),
     "dspark": BlockVariant(is_next=True, markov_rank=6, has_confidence=True, reads_token=True),
 }
 
@@ -123,9 +129,12 @@ def _fields(target, variant: BlockVariant, dialect: str) -> dict[str, Any]:
         "max_position_embeddings": target.max_context,
         "attention_bias": False,
         "hidden_act": "silu",
-        "sliding_window": None,
-        "use_sliding_window": False,
-        "layer_types": ["full_attention"] * variant.num_layers,
+        "sliding_window": max(variant.windows, default=0) or None,
+        "use_sliding_window": bool(variant.windows),
+        "layer_types": [
+            "sliding_attention" if variant.window(layer) else "full_attention"
+            for layer in range(variant.num_layers)
+        ],
     }
     own: dict[str, Any] = {
         "block_size": variant.size,
@@ -155,7 +164,7 @@ def _fields(target, variant: BlockVariant, dialect: str) -> dict[str, Any]:
         "transformer_layer_config": layer,
         "aux_hidden_state_layer_ids": list(variant.layers),
         "sample_from_anchor": variant.is_next,
-        "is_causal": variant.is_causal,
+        **({"is_causal": True} if variant.is_causal else {}),
         **own,
     }
 
@@ -207,7 +216,7 @@ class BlockOracle:
         for index in range(self._variant.num_layers):
             prefix = f"layers.{index}."
             normed = self._rms(stream, prefix + "input_layernorm")
-            stream = stream + self._attend(prefix + "self_attn.", context, normed)
+            stream = stream + self._attend(index, context, normed)
             normed = self._rms(stream, prefix + "post_attention_layernorm")
             gate, up = (
                 normed @ self._weights[f"{prefix}mlp.{name}_proj.weight"].T
@@ -216,8 +225,9 @@ class BlockOracle:
             stream = stream + (F.silu(gate) * up) @ self._weights[prefix + "mlp.down_proj.weight"].T
         return self._rms(stream, "norm")
 
-    def _attend(self, prefix: str, context: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    def _attend(self, layer: int, context: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         weights, both = self._weights, torch.cat([context, slots])
+        prefix, window = f"layers.{layer}.self_attn.", self._variant.window(layer)
         start, size = context.shape[0], slots.shape[0]
 
         def heads(x, name):
@@ -228,7 +238,10 @@ class BlockOracle:
         value = heads(both, "v")
         key, value = (x.repeat_interleave(HEADS // KV_HEADS, 1) for x in (key, value))
         scores = torch.einsum("qhd,khd->hqk", query, key) * HEAD_DIM**-0.5
-        if self._variant.is_causal:
+        if window:
+            is_old = torch.ones(size, start + size, dtype=torch.bool).tril(start - window)
+            scores = scores.masked_fill(is_old, float("-inf"))
+        if self._variant.is_causal or window:
             later = torch.ones(size, size, dtype=torch.bool).triu(1)
             scores[:, :, start:] = scores[:, :, start:].masked_fill(later, float("-inf"))
         out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value)

@@ -44,7 +44,6 @@ _SPECULATORS: tuple[Algorithm, ...] = ("dflash", "dspark")
 _MOST_SLOTS = 64  # the slots that a slot reads are one 64-bit mask
 # Fields that change what a head computes, and the values that mean nothing special.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "use_swa": (None, False),
     "projector_type": (None, "dflash", "dspark"),
     "input_embedding_scale": (None, 1, 1.0),
     "output_multiplier": (None, 1, 1.0),
@@ -62,7 +61,8 @@ def is_dflash_config(fields: dict[str, Any]) -> bool:
 
 def count_drafts(fields: dict[str, Any]) -> int:
     """How deep such a head drafts."""
-    return _block(_flat(fields), *_recognise(fields), mask_token=0, notes=[]).num_drafts
+    flat, kind = _flat(fields), _recognise(fields)
+    return _block(flat, *kind, is_causal=False, mask_token=0, notes=[]).num_drafts
 
 
 def parse_dflash(
@@ -79,15 +79,15 @@ def parse_dflash(
                 f"config.json sets {key} to {flat[key]}, which is not supported; use another head"
             )
     layers = read_object(fields, "transformer_layer_config") or fields
+    layers = layers | _windows_everywhere(flat, layers)
     plain = plain_layers(layers, target)
-    if min(plain.pattern.windows) < WHOLE_TEXT:
-        raise ConfigError(
-            "config.json gives layers a sliding_window, which is not supported for blocks; use "
-            "another head"
-        )
+    causal_layers = _causal_layers(flat, plain.pattern.windows)
     has_mask_vector = MASK_VECTOR in names
     mask_token = 0 if has_mask_vector else read_mask_token(flat, target.vocab_size)
-    block = _block(flat, dialect, algorithm, mask_token=mask_token, notes=notes)
+    is_causal = all(causal_layers)
+    block = _block(
+        flat, dialect, algorithm, is_causal=is_causal, mask_token=mask_token, notes=notes
+    )
     return HeadConfig(
         aux=_aux_states(flat, dialect, plain.block.hidden, target),
         layer=layer_config(layers, plain, names, is_residual_normed=False),
@@ -101,8 +101,8 @@ def parse_dflash(
             algorithm=algorithm, dialect=dialect, made_for=made_for(fields), notes=tuple(notes)
         ),
         blocks=BlockHeadConfig(
-            num_layers=plain.num_layers,
             block=block,
+            causal_layers=causal_layers,
             usual_drafts=block.num_drafts,
             has_mask_vector=has_mask_vector,
             markov=_markov(flat),
@@ -134,6 +134,7 @@ def _block(
     dialect: Dialect,
     algorithm: Algorithm,
     *,
+    is_causal: bool,
     mask_token: int,
     notes: list[str],
 ) -> DraftBlock:
@@ -147,10 +148,32 @@ def _block(
         )
     if size < 2:
         raise ConfigError(f"config.json sets block_size to {size}; a block has at least 2 slots")
-    keys = ("is_causal", "causal", "causal_head")
-    is_causal = next((bool(flat[key]) for key in keys if key in flat), False)
     first = 0 if is_next else 1
     return DraftBlock(size=size, first=first, is_causal=is_causal, mask_token=mask_token)
+
+
+def _windows_everywhere(flat: dict[str, Any], layers: dict[str, Any]) -> dict[str, Any]:
+    """The fields of layers that `use_swa` changes: all of them have a window."""
+    if not flat.get("use_swa"):
+        return {}
+    types = ["sliding_attention"] * read_size(layers, "num_hidden_layers")
+    window = flat.get("swa_window_size") or layers.get("sliding_window")
+    return {"layer_types": types, "sliding_window": window, "use_sliding_window": True}
+
+
+def _causal_layers(flat: dict[str, Any], windows: tuple[int, ...]) -> tuple[bool, ...]:
+    """Layers whose slots read no later slots: all or none by a field, else those with a window."""
+    has_window = tuple(window < WHOLE_TEXT for window in windows)
+    keys = ("is_causal", "causal", "causal_head")
+    said = next((bool(flat[key]) for key in keys if key in flat), None)
+    if flat.get("sliding_window_non_causal"):  # of speculators
+        said = bool(said)
+    if said is False and any(has_window):
+        raise ConfigError(
+            "config.json gives layers a sliding_window in which slots read later slots, which is "
+            "not supported; use a head that is causal there"
+        )
+    return has_window if said is None else (said,) * len(windows)
 
 
 def _aux_states(

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from outrider.kv.kv_pool import KVPool
-from outrider.models.block_model import BlockModel, DraftBlock
+from outrider.models.block_model import BlockModel, DraftBlock, SlotPlans
 from outrider.models.dflash.markov_head import ConfidenceHead, MarkovHead
 from outrider.models.draft_model import ModelFacts
 from outrider.models.eagle.eagle_layer import NormedHeadLayer
@@ -26,6 +26,7 @@ class DFlashParts:
     mask: torch.Tensor  # [width] what a mask is embedded as
     project: Rows  # [n, aux] -> [n, width] the context, normalised
     layers: Sequence[NormedHeadLayer]  # norms are for slots: the context is normalised already
+    causal_layers: Sequence[bool]  # in which a slot reads no later slots
     norm: Norm
     score: Rows  # [n, width] normalised -> [n, draft_vocab]
     target_ids: torch.Tensor  # [draft_vocab] int64
@@ -39,6 +40,7 @@ class DFlashHead(BlockModel):
     def __init__(self, facts: ModelFacts, block: DraftBlock, parts: DFlashParts) -> None:
         super().__init__(facts, block, parts.target_ids)
         self.is_conditional = parts.markov is not None
+        self.is_mixed = len(set(parts.causal_layers)) > 1
         self._parts = parts
 
     def catch_up(
@@ -54,14 +56,14 @@ class DFlashHead(BlockModel):
         return context
 
     def forward_block(
-        self, plan: StepPlan, states: torch.Tensor, kv: KVPool, attention: AttentionBackend
+        self, slots: SlotPlans, states: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [rows, slots, width]
-        parts, shape = self._parts, (states.shape[0], plan.shape.nodes)
-        anchors = plan.queries.tokens.view(shape)[:, :1]
+        parts, shape = self._parts, (states.shape[0], slots.plan.shape.nodes)
+        anchors = slots.plan.queries.tokens.view(shape)[:, :1]
         masks = parts.mask.expand(shape[0], shape[1] - 1, -1)
         stream = torch.cat([F.embedding(anchors, parts.embedding), masks], dim=1).flatten(0, 1)
-        for each in parts.layers:
-            stream = each(plan, stream, kv, attention)
+        for each, is_causal in zip(parts.layers, parts.causal_layers, strict=True):
+            stream = each(slots.causal if is_causal else slots.plan, stream, kv, attention)
         return parts.norm(stream).view(*shape, -1)
 
     def logits(self, states: torch.Tensor, first: int) -> torch.Tensor:

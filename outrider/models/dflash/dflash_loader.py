@@ -46,6 +46,7 @@ def _parts(
         mask=builder.read(MASK_VECTOR) if blocks.has_mask_vector else embedding[mask_token],
         project=lambda states: context_norm(fc(states)),
         layers=[builder.normed_layer(index) for index in range(blocks.num_layers)],
+        causal_layers=blocks.causal_layers,
         norm=builder.norm("norm.weight"),
         score=builder.score(),
         target_ids=builder.target_ids(),

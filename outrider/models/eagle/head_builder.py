@@ -101,7 +101,9 @@ class HeadBuilder:
                 project=self._projection(attention),
                 gate=NoGate(),
                 output=output,
-                rule=AttentionRule(scale=config.attention.head_dim**-0.5, window=config.window),
+                rule=AttentionRule(
+                    scale=config.attention.head_dim**-0.5, window=config.windows[index]
+                ),
             ),
             mlp_norm=norm,
             mlp=Mlp(gate=gate, down=self.linear(prefix + "mlp.down_proj", has_bias=False)),

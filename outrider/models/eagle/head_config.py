@@ -41,12 +41,12 @@ class AuxStatesConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadLayerConfig:
-    """The decoder layer of a head."""
+    """The decoder layers of a head."""
 
     block: BlockConfig
     attention: AttentionConfig
     rope: RopeConfig
-    window: int  # the sliding window, or WHOLE_TEXT
+    windows: tuple[int, ...]  # the sliding window of each layer, or WHOLE_TEXT
     biased: tuple[str, ...]  # attention projections with a bias
     has_head_norm: bool  # queries and keys are normalised per head before rotation
     is_residual_normed: bool  # the residual is the normalised state, not the state
@@ -81,12 +81,16 @@ class ConfidenceConfig:
 class BlockHeadConfig:
     """What a head that drafts a block in one pass has besides."""
 
-    num_layers: int
     block: DraftBlock
+    causal_layers: tuple[bool, ...]  # layers in which a slot reads no later slots
     usual_drafts: int  # unless sizes are given
     has_mask_vector: bool  # the head stores what a mask is embedded as; else a token's embedding
     markov: MarkovConfig | None
     confidence: ConfidenceConfig | None
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.causal_layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

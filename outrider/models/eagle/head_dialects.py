@@ -121,11 +121,6 @@ def _layer_fields(fields: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
 def _plain_layers(fields: dict[str, Any], target: ModelConfig, algorithm: Algorithm) -> ModelConfig:
     """The layers, read as those of a Llama."""
     plain = plain_layers(fields, target)
-    if len(set(plain.pattern.windows)) > 1:
-        raise ConfigError(
-            "config.json gives some layers a sliding_window and others none, which is not "
-            "supported; use another head"
-        )
     if plain.num_layers != 1 and algorithm != "peagle":
         # Engines use different norms in the second and later layers, so none of them is right.
         raise ConfigError(f"heads of {plain.num_layers} layers are not supported; use one layer")

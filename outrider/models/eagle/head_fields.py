@@ -72,7 +72,7 @@ def layer_config(
         block=plain.block,
         attention=plain.plain_attention,
         rope=plain.rope,
-        window=plain.pattern.window_at(0),
+        windows=plain.pattern.windows,
         biased=_biased(fields),
         has_head_norm=any(name.endswith(("q_norm.weight", "k_norm.weight")) for name in names),
         is_residual_normed=is_residual_normed,

@@ -242,7 +242,7 @@ def _variant(config: HeadConfig) -> str:
         "norm_before_residual": config.layer.is_residual_normed,
         "norm_output": config.output.is_state_normed,
         "q_norm, k_norm": config.layer.has_head_norm,
-        "sliding_window": config.layer.window < WHOLE_TEXT,
+        "sliding_window": min(config.layer.windows) < WHOLE_TEXT,
         "biases": bool(config.layer.biased or config.aux.has_bias),
     }
     return ", ".join(name for name, is_set in flags.items() if is_set) or "plain"
@@ -256,12 +256,19 @@ def _block(blocks: BlockHeadConfig) -> str:
         if is_any_size
         else f"{block.size} slots in one pass, {block.num_drafts} drafts",
         f"a slot predicts {'its own token' if block.first else 'the next token'}",
-        "causal" if block.is_causal else "bidirectional",
+        _slots_read(blocks.causal_layers),
         f"{blocks.num_layers} layers",
     ]
     parts += [f"Markov head of rank {blocks.markov.rank}"] if blocks.markov else []
     parts += ["confidence head"] if blocks.confidence else []
     return ", ".join(parts)
+
+
+def _slots_read(causal_layers: tuple[bool, ...]) -> str:
+    """Which other slots of a block a slot reads."""
+    if len(set(causal_layers)) == 1:
+        return "causal" if causal_layers[0] else "bidirectional"
+    return f"causal in {sum(causal_layers)} of {len(causal_layers)} layers"
 
 
 def _notes(

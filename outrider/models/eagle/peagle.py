@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from outrider.kv.kv_pool import KVPool
-from outrider.models.block_model import BlockModel, DraftBlock
+from outrider.models.block_model import BlockModel, DraftBlock, SlotPlans
 from outrider.models.draft_model import ModelFacts
 from outrider.models.eagle.eagle3 import Eagle3Parts
 from outrider.models.eagle.eagle_layer import NormedHeadLayer
@@ -52,9 +52,10 @@ class PEagleHead(BlockModel):
         return states
 
     def forward_block(
-        self, plan: StepPlan, states: torch.Tensor, kv: KVPool, attention: AttentionBackend
+        self, slots: SlotPlans, states: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [rows, slots, width]
-        parts, shape = self._parts, (states.shape[0], plan.shape.nodes)
+        parts, plan = self._parts, slots.plan
+        shape = states.shape[0], plan.shape.nodes
         masks = self._mask_state.expand(shape[0], shape[1] - 1, -1)
         before = torch.cat([states[:, None], masks], dim=1).flatten(0, 1)
         stream = parts.layer(plan, *parts.join(plan, before), kv, attention)

@@ -43,7 +43,6 @@ def peagle_blocks(
 ) -> BlockHeadConfig:
     """What such a head has besides an EAGLE-3 head. It takes any number of masks."""
     return BlockHeadConfig(
-        num_layers=plain.num_layers,
         block=DraftBlock(
             size=MAX_NODES - 1,
             first=0,
@@ -52,6 +51,7 @@ def peagle_blocks(
             lookahead=1,
             reads_state=True,
         ),
+        causal_layers=(True,) * plain.num_layers,
         usual_drafts=usual_drafts(fields),
         has_mask_vector=False,
         markov=None,

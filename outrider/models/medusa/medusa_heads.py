@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from outrider.kv.kv_pool import KVPool
-from outrider.models.block_model import BlockModel, DraftBlock
+from outrider.models.block_model import BlockModel, DraftBlock, SlotPlans
 from outrider.models.draft_model import ModelFacts
 from outrider.models.eagle.eagle_layer import apply_padded
 from outrider.ops.linear.linear import Linear
@@ -45,10 +45,10 @@ class MedusaHeads(BlockModel):
         return aux_hidden_states
 
     def forward_block(
-        self, plan: StepPlan, states: torch.Tensor, kv: KVPool, attention: AttentionBackend
+        self, slots: SlotPlans, states: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [rows, slots, width]
         del kv, attention
-        heads = self._blocks[: plan.shape.nodes]
+        heads = self._blocks[: slots.plan.shape.nodes]
         return torch.stack([_run_blocks(blocks, states) for blocks in heads], dim=1)
 
     def logits(self, states: torch.Tensor, first: int) -> torch.Tensor:

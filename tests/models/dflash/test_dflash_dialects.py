@@ -16,6 +16,7 @@ from outrider.frontend.sampling_params import SamplingParams
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.eagle.head_loader import load_head
 from outrider.models.eagle.inspect_head import inspect_head
+from outrider.ops.attention.attention_rule import WHOLE_TEXT
 from outrider.runtime.load_draft import fit_draft
 
 CPU = torch.device("cpu")
@@ -71,6 +72,37 @@ def test_what_a_head_cannot_be_is_refused_by_name(target, tmp_path, changes, wor
     write_block_head(tmp_path, target[1].config, FULL, dialect="DeepSpec")
     configure(tmp_path, **changes)
     with pytest.raises(ConfigError, match=words):
+        load(target, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows", "causal_layers"),
+    [
+        ({}, [8, WHOLE_TEXT], (True, False)),
+        ({"is_causal": True}, [8, WHOLE_TEXT], (True, True)),
+        ({"use_swa": True, "swa_window_size": 5}, [5, 5], (True, True)),
+        ({"sliding_window_non_causal": False}, [8, WHOLE_TEXT], (True, False)),
+        ({"layer_types": ["full_attention"] * 2}, [WHOLE_TEXT] * 2, (False, False)),
+    ],
+    ids=str,
+)
+def test_layers_with_windows_are_causal_unless_a_field_says_so(
+    target, tmp_path, changes, windows, causal_layers
+):
+    variant = BlockVariant(windows=(8, 0))
+    write_block_head(tmp_path, target[1].config, variant, dialect="DeepSpec")
+    configure(tmp_path, **changes)
+    config = inspect_head(tmp_path, target[1].config, target[0]).config
+    assert list(config.layer.windows) == windows
+    assert config.blocks.causal_layers == causal_layers
+    assert load(target, tmp_path).is_mixed == (len(set(causal_layers)) > 1)
+
+
+@pytest.mark.parametrize("key", ["is_causal", "sliding_window_non_causal"])
+def test_windows_in_which_slots_read_later_slots_are_refused(target, tmp_path, key):
+    write_block_head(tmp_path, target[1].config, BlockVariant(windows=(8, 0)))
+    configure(tmp_path, **{key: key != "is_causal"})
+    with pytest.raises(ConfigError, match="slots read later slots"):
         load(target, tmp_path)
 
 
