@@ -19,8 +19,8 @@ import torch
 from benchmarks.kernels.graph_clock import graph_us, random_bf16
 from benchmarks.kernels.quantised_weights import random_codes
 from benchmarks.kernels.sweep_linear import BODIES, COLD_BYTES, RESIDUAL
-from outrider.ops.linear import linear_triton as linear
-from outrider.ops.linear.kernel_weight import DeviceWeight, KernelWeight, kernel_weight
+from outrider.ops.linear import quantised_linear_triton as kernels
+from outrider.ops.linear.kernel_weight import KernelWeight, kernel_weight
 from outrider.ops.linear.linear import FixedLinear
 from outrider.ops.linear.quantised_linear import QuantisedLinear
 from outrider.ops.linear.quantised_weight import CodeKind
@@ -29,6 +29,7 @@ BODY = {name: size for name, size in BODIES["llama-8b"].items() if name != "scor
 BYTES_PER_S = 3.85e12  # the fastest read of weights by a GEMM on an H200
 Dense = Literal["bf16"]
 ROWS = (1, 8, 32, 64, 128)
+DeviceWeight = torch.Tensor | KernelWeight
 
 
 def make_weight(kind: CodeKind | Dense, size: int, depth: int) -> DeviceWeight:
@@ -48,7 +49,7 @@ def copies_of(weight: DeviceWeight) -> list[DeviceWeight]:
 def run_layer(name: str, weight: DeviceWeight) -> Callable[..., torch.Tensor]:
     """What the engine calls for a linear of this name."""
     if isinstance(weight, KernelWeight):
-        layer: QuantisedLinear | FixedLinear = QuantisedLinear(weight, FixedLinear)
+        layer: QuantisedLinear | FixedLinear = QuantisedLinear(weight)
     else:
         layer = FixedLinear(weight)
     if name in RESIDUAL:
@@ -77,14 +78,11 @@ def time_body(kind: CodeKind | Dense, rows: tuple[int, ...]) -> None:
         print(f"    {num:4} rows {us / 1e3:8.4f} ms  {us / floor_us:5.2f}x floor", flush=True)
 
 
-def tiles_of(weight: KernelWeight, num_rows: int) -> Iterator[linear.LinearTile]:
-    chosen = linear.choose_quantised_tile(num_rows, weight, 2)
+def tiles_of(weight: KernelWeight, x: torch.Tensor) -> Iterator[kernels.QuantisedTile]:
+    chosen = kernels.choose_tile(x.shape[0], weight, x)
     yield chosen
-    depths = (chosen.depth,) if weight.has_nibbles else (64, 128, 256)
-    for columns, depth, stages, num_warps in itertools.product(
-        (16, 32, 64, 128), depths, (3, 4, 6), (4, 8)
-    ):
-        yield linear.LinearTile(chosen.rows, columns, depth, stages, num_warps)
+    for columns, stages in itertools.product((64, 128), (2, 3, 4, 5, 6)):
+        yield kernels.QuantisedTile(chosen.rows, columns, stages, num_warps=columns // 16)
 
 
 def sweep(kind: CodeKind, name: str, num_rows: int) -> None:
@@ -92,23 +90,24 @@ def sweep(kind: CodeKind, name: str, num_rows: int) -> None:
     weights = copies_of(make_weight(kind, *BODY[name]))
     first = weights[0]
     assert isinstance(first, KernelWeight)
-    x, residual = random_bf16(num_rows, first.inputs), random_bf16(num_rows, first.shape[0])
+    x, residual = random_bf16(num_rows, first.shape[1]), random_bf16(num_rows, first.shape[0])
     timed = []
-    for tile in dict.fromkeys(tiles_of(first, num_rows)):
+    for tile in dict.fromkeys(tiles_of(first, x)):
         launch = partial(
-            linear.launch_linear,
+            kernels.multiply_quantised,
             x,
             residual=residual,
+            arrivals=kernels.no_arrivals(first),
             tile=tile,
             has_residual=name in RESIDUAL,
             is_gated=name == "gate",
         )
         try:
-            us = graph_us(lambda each=launch: [each(weight) for weight in weights]) / len(weights)  # type: ignore[misc]
+            us = graph_us(lambda each=launch: [each(weight=weight) for weight in weights])  # type: ignore[misc]
         except Exception as error:  # too much shared memory, or too many registers
             print("skipped", tile, type(error).__name__)
             continue
-        timed.append((us, tile))
+        timed.append((us / len(weights), tile))
     print(f"{kind} {name} {num_rows} rows: chosen {timed[0][0]:.1f} us; best", end=" ")
     print(*(f"{us:.1f} {tile}" for us, tile in sorted(timed, key=lambda t: t[0])[:3]), sep="; ")
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from outrider.config.draft_config import DraftConfig
+from outrider.config.attention_choice import DRAFT_FLAG, parse_attention
+from outrider.config.draft_config import AUTO, DraftConfig
 from outrider.config.draft_dialects import choose_dialect
 from outrider.errors import ConfigError
 from outrider.frontend.sampling_params import SamplingParams
@@ -47,6 +48,9 @@ class DraftFlags:
     check_draft: Annotated[
         bool, _draft_flag("At load, report a drafter that is useless with this model.")
     ] = True
+    speculative_draft_attention_backend: Annotated[
+        str, _draft_flag("Backend of a draft model; auto: as --attention-backend.")
+    ] = AUTO
     speculative_config: Annotated[
         str | None, _draft_flag('vLLM\'s: {"method", "model", "num_speculative_tokens"}.')
     ] = None
@@ -69,11 +73,14 @@ class DraftFlags:
             "num_draft_tokens": self.speculative_num_draft_tokens,
         }
         vllm = self.speculative_config
+        own = DraftConfig(
+            drafter=self.draft,
+            adaptive=self.adaptive,
+            check=self.check_draft,
+            attention=parse_attention(self.speculative_draft_attention_backend, DRAFT_FLAG),
+        )
         return choose_dialect(
-            replace(
-                DraftConfig(drafter=self.draft, adaptive=self.adaptive, check=self.check_draft),
-                **_given(sizes),
-            ),
+            replace(own, **_given(sizes)),
             vllm=None if vllm is None else _json_object("--speculative-config", vllm),
             sglang=_given(sglang),
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from outrider.config.attention_choice import parse_attention
+from outrider.config.attention_choice import TARGET_FLAG, parse_attention
 from outrider.config.draft_config import DraftConfig
 from outrider.config.engine_config import (
     Auto,
@@ -92,9 +92,6 @@ class ModelFlags:
     ] = "auto"
     attention_backend: Annotated[
         str, _flag("auto, triton, compiled, reference or per_layer (docs/attention.md).")
-    ] = "auto"
-    speculative_draft_attention_backend: Annotated[
-        str, _flag("The same for the draft model; auto: as the target.")
     ] = "auto"
     enable_prefix_caching: Annotated[bool, _flag("Share the KV of equal prefixes.")] = True
     row_snapshots: Annotated[
@@ -220,7 +217,6 @@ class ModelFlags:
             kv_cache_dtype=self.kv_cache_dtype,
             row_snapshots="auto" if self.row_snapshots is None else self.row_snapshots,
             attention_backend=self.attention_backend,
-            speculative_draft_attention_backend=self.speculative_draft_attention_backend,
             **(flags | settings),
             record=self.record,
             deterministic=self.deterministic,
@@ -281,9 +277,7 @@ class ModelFlags:
                 record="at start" if self.record == "auto" else self.record,
                 deterministic=self.deterministic,
             ),
-            attention=parse_attention(
-                self.attention_backend, self.speculative_draft_attention_backend
-            ),
+            attention=parse_attention(self.attention_backend, TARGET_FLAG),
             cache=CacheConfig(
                 page_size=self.block_size or "auto",
                 kv_tokens=self.kv_tokens or "auto",

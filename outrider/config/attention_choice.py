@@ -66,7 +66,7 @@ HOST_LENGTHS: dict[tuple[Role, RowKind], Mapping[int, bool]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionChoice:
-    """The backend of each role. For the drafter, auto means that of the target."""
+    """The backend of each role; auto is the best for the device and the type of activations."""
 
     target: AttentionName = "auto"
     draft: AttentionName = "auto"
@@ -75,31 +75,8 @@ class AttentionChoice:
 USUAL_ATTENTION = AttentionChoice()
 
 
-def parse_attention(target: str, draft: str) -> AttentionChoice:
-    """The choice by names of ours, vLLM's or SGLang's, which differ in capitals."""
-    return AttentionChoice(
-        target=_parse(target, TARGET_FLAG),
-        draft=_parse(draft, DRAFT_FLAG),
-    )
-
-
-def resolve_attention(choice: AttentionChoice, *, on_cpu: bool) -> AttentionChoice:
-    """The same choice with a drafter's "auto" replaced. Refuses backends of another device."""
-    device = "cpu" if on_cpu else "cuda"
-    draft = choice.target if choice.draft == "auto" else choice.draft
-    for flag, name in ((TARGET_FLAG, choice.target), (DRAFT_FLAG, draft)):
-        if device not in DEVICES[name]:
-            here = ", ".join(each for each, devices in DEVICES.items() if device in devices)
-            raise ConfigError(f"{flag} {name} does not run on {device}; use one of {here}")
-    return AttentionChoice(target=choice.target, draft=draft)
-
-
-def host_knows_lengths(role: Role, depth: int) -> bool:
-    """Whether the host knows the lengths of all rows that this role may run in a step."""
-    return all(known[depth] for (each, _), known in HOST_LENGTHS.items() if each == role)
-
-
-def _parse(name: str, flag: str) -> AttentionName:
+def parse_attention(name: str, flag: str) -> AttentionName:
+    """The backend by a name of ours, vLLM's or SGLang's, which differ in capitals."""
     if not isinstance(name, str):
         raise ConfigError(f"{flag} must be a name, got {name!r}")
     lower = name.lower()
@@ -108,3 +85,24 @@ def _parse(name: str, flag: str) -> AttentionName:
         return known[lower]
     reason = REFUSED.get(lower, "there is no such backend")
     raise ConfigError(f"{flag} {name}: {reason}; use one of {', '.join(get_args(AttentionName))}")
+
+
+def resolve_attention(
+    *, target: AttentionName, draft: AttentionName, on_cpu: bool
+) -> AttentionChoice:
+    """The backend of each role: a drafter has that of the target unless it is given another.
+
+    Refuses backends of another device.
+    """
+    device = "cpu" if on_cpu else "cuda"
+    choice = AttentionChoice(target=target, draft=target if draft == "auto" else draft)
+    for flag, name in ((TARGET_FLAG, choice.target), (DRAFT_FLAG, choice.draft)):
+        if device not in DEVICES[name]:
+            here = ", ".join(each for each, devices in DEVICES.items() if device in devices)
+            raise ConfigError(f"{flag} {name} does not run on {device}; use one of {here}")
+    return choice
+
+
+def host_knows_lengths(role: Role, depth: int) -> bool:
+    """Whether the host knows the lengths of all rows that this role may run in a step."""
+    return all(known[depth] for (each, _), known in HOST_LENGTHS.items() if each == role)

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from outrider.config.attention_choice import AttentionName
 from outrider.errors import ConfigError
 
 AUTO: Literal["auto"] = "auto"
@@ -41,6 +42,7 @@ class DraftConfig:
     match: MatchLengths = MatchLengths()
     adaptive: bool = True  # draft less, or not at all, while that is faster
     check: bool = True  # at load, report a model that drafts nothing the target accepts
+    attention: AttentionName = AUTO  # backend of a draft model; auto: that of the target
 
 
 NO_DRAFT = DraftConfig(drafter=NONE)

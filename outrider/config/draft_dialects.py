@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from outrider.config.attention_choice import parse_attention
 from outrider.config.draft_config import (
+    AUTO,
     MAX_NODES,
     MTP,
     NGRAM,
@@ -38,6 +40,7 @@ _VLLM_KEYS = (
     "prompt_lookup_min",
     "prompt_lookup_max",
     "draft_tensor_parallel_size",
+    "attention_backend",
     "parallel_drafting",
 )
 _MAX_LOOKUP = 2**20  # longer than any context
@@ -60,6 +63,9 @@ def from_vllm(fields: Mapping[str, Any]) -> DraftConfig:
         topk=1,
         nodes="auto" if num_drafts == "auto" else num_drafts + 1,
         match=_match(fields),
+        attention=parse_attention(
+            fields.get("attention_backend") or "auto", "attention_backend of --speculative-config"
+        ),
     )
 
 
@@ -85,11 +91,10 @@ def choose_dialect(
     """The config of the one dialect that was used; `own` if no flag of another engine was given.
 
     `vllm` is None if --speculative-config was not given; an empty object was given and is refused.
-    `adaptive` and `check` exist only in our own flags, so they may be used with either dialect.
+    `adaptive`, `check` and `attention` have flags of their own, which go with every dialect.
     """
     given = {
-        "--draft, --steps, --topk, --nodes": replace(own, adaptive=True, check=True)
-        != DraftConfig(),
+        "--draft, --steps, --topk, --nodes": own != _with_shared(DraftConfig(), own),
         "--speculative-config": vllm is not None,
         "--speculative-algorithm and its flags": bool(sglang),
     }
@@ -97,10 +102,21 @@ def choose_dialect(
         used = " and ".join(name for name, is_given in given.items() if is_given)
         raise ConfigError(f"{used} choose the drafter twice; keep one of them")
     if vllm is not None:
-        return replace(from_vllm(vllm), adaptive=own.adaptive, check=own.check)
+        return _with_shared(from_vllm(vllm), own)
     if sglang:
-        return replace(from_sglang(sglang), adaptive=own.adaptive, check=own.check)
+        return _with_shared(from_sglang(sglang), own)
     return own
+
+
+def _with_shared(config: DraftConfig, own: DraftConfig) -> DraftConfig:
+    """The config of a dialect, with the flags that go with every dialect."""
+    attention = config.attention if own.attention == AUTO else own.attention
+    if config.attention not in (AUTO, attention):
+        raise ConfigError(
+            "--speculative-draft-attention-backend and attention_backend of --speculative-config "
+            "choose two backends; keep one of them"
+        )
+    return replace(config, adaptive=own.adaptive, check=own.check, attention=attention)
 
 
 def _vllm_drafter(fields: Mapping[str, Any]) -> str:

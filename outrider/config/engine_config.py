@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from outrider.config.attention_choice import USUAL_ATTENTION, AttentionChoice
+from outrider.config.attention_choice import AttentionName
 from outrider.config.draft_config import NO_DRAFT, DraftConfig
 from outrider.config.kv_events_config import NO_KV_EVENTS, KVEventsConfig
 from outrider.errors import ConfigError
@@ -127,7 +127,7 @@ class EngineConfig:
     quantization: Quantization = "none"
     device: str = "auto"  # "cpu", "cuda", "cuda:1", ...
     execution: ExecutionConfig = ExecutionConfig()
-    attention: AttentionChoice = USUAL_ATTENTION
+    attention: AttentionName = "auto"  # backend of the target
     cache: CacheConfig = CacheConfig()
     limits: LimitsConfig = LimitsConfig()
     parallel: ParallelConfig = ParallelConfig()

@@ -67,7 +67,7 @@ class Settings:
     host: HostSettings
     num_sharing: int = 1  # processes that share the memory of the device
     kv_dtype: KVDtype = "auto"  # auto: the type of activations
-    attention: AttentionChoice = USUAL_ATTENTION  # auto: the best for the device and its types
+    attention: AttentionChoice = USUAL_ATTENTION
 
 
 def resolve_settings(
@@ -102,7 +102,9 @@ def resolve_settings(
         ),
         num_sharing=config.parallel.num_sharing,
         kv_dtype="fp8_e4m3" if config.cache.kv_dtype == "fp8" else config.cache.kv_dtype,
-        attention=resolve_attention(config.attention, on_cpu=on_cpu),
+        attention=resolve_attention(
+            target=config.attention, draft=config.draft.attention, on_cpu=on_cpu
+        ),
     )
 
 

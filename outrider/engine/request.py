@@ -68,9 +68,9 @@ class Placement:
         return self.request.precedence
 
     @property
-    def next_stop(self) -> int:
-        """Where its next chunk ends at the latest."""
-        return next((cut for cut in self.cuts if cut > self.bound), self.goal)
+    def num_until_stop(self) -> int:
+        """The most tokens that its next chunk can have."""
+        return next((cut for cut in self.cuts if cut > self.bound), self.goal) - self.bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from outrider.wire.engine_stats import (
     TransferCounts,
 )
 from outrider.wire.failure import FailureKind, failure_of
+from outrider.wire.image_span import shift_before
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.scheduled_batch import ScheduledBatch, ScheduledChunk
 from outrider.wire.step_result import RowDetails, StepResult
@@ -308,9 +309,10 @@ class Scheduler:
 
     def _schedule_chunks(self, decision: StepDecision) -> None:
         budget = self._chunk_budget(decision.num_decodes)
-        prompts = {each.request: each.next_stop - each.bound for each in self._prefilling}
+        prompts = {each.request: each.goal - each.bound for each in self._prefilling}
         picked = pick_prompts(prompts, self._facts.max_chunks)
-        for request, count in share_budget(picked, budget).items():
+        most = {request: self._running[request].num_until_stop for request in picked}
+        for request, count in share_budget(most, budget).items():
             self._schedule_chunk(request, count, decision)
 
     def _schedule_chunk(self, request: Request, count: int, decision: StepDecision) -> None:
@@ -324,6 +326,7 @@ class Scheduler:
             follower=request.tokens[stop] if stop < len(request.tokens) else -1,
             embeds=spans_within(request.submission.embeds, start, stop),
             images=spans_within(request.submission.images, start, stop),
+            shift=shift_before(request.submission.images, start),
         )
         decision.chunk(placement, chunk)
         placement.bound = stop

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
+from outrider.config.attention_choice import TARGET_FLAG, parse_attention
 from outrider.config.draft_config import DraftConfig
 from outrider.config.draft_dialects import choose_dialect
 from outrider.config.early_ranks import EarlyRanks, num_early_ranks
@@ -25,7 +26,6 @@ from outrider.frontend.frontend import Frontend
 from outrider.frontend.images.image_prompts import open_image_prompts
 from outrider.frontend.interrupts import held_interrupts, import_torch
 from outrider.frontend.llm_config import (
-    attention_choice,
     cache_config,
     execution_config,
     limits_config,
@@ -157,15 +157,15 @@ class LLM:
         **others: Unpack[OtherArguments],
     ) -> None:
         flags = read_arguments(others)
-        context, check = flags.get("max_model_len", max_model_len), flags.get("check_draft", "auto")
-        own = own_draft(draft, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive, check=check)
+        context = flags.get("max_model_len", max_model_len)
+        own = own_draft(draft, flags, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive)
         config = EngineConfig(
             dtype=dtype,
             quantization=flags.get("quantization") or "none",
             device=device,
             parallel=parallel_config(flags),
             lora=lora_config(flags),
-            attention=attention_choice(flags),
+            attention=parse_attention(flags.get("attention_backend") or "auto", TARGET_FLAG),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
             limits=limits_config(context, max_num_seqs, max_num_batched_tokens),
             cache=cache_config(

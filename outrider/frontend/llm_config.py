@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from outrider.config.attention_choice import AttentionChoice, parse_attention
+from outrider.config.attention_choice import DRAFT_FLAG, parse_attention
 from outrider.config.draft_config import DraftConfig
 from outrider.config.engine_config import (
     Auto,
@@ -22,11 +22,16 @@ from outrider.config.parallel_checks import check_parallel
 from outrider.errors import ConfigError
 
 
-def own_draft(draft: str | Path | DraftConfig, **arguments: Any) -> DraftConfig:
+def own_draft(
+    draft: str | Path | DraftConfig, flags: Mapping[str, Any], **arguments: Any
+) -> DraftConfig:
     """The draft configuration. Arguments other than "auto" replace its fields."""
+    arguments["check"] = flags.get("check_draft", "auto")
     for field, name in (("adaptive", "adaptive"), ("check", "check_draft")):
         if arguments[field] not in ("auto", True, False):
             raise ConfigError(f"{name} must be True, False or 'auto', got {arguments[field]!r}")
+    attention = flags.get("speculative_draft_attention_backend") or "auto"
+    arguments["attention"] = parse_attention(attention, DRAFT_FLAG)
     config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
     return replace(config, **{name: value for name, value in arguments.items() if value != "auto"})
 
@@ -76,14 +81,6 @@ def cache_config(
         memory_share=memory_share,
         kv_dtype=flags.get("kv_cache_dtype", "auto"),
         row_snapshots=flags.get("row_snapshots", "auto"),
-    )
-
-
-def attention_choice(flags: Mapping[str, Any]) -> AttentionChoice:
-    """The attention backends; names are checked before a model is downloaded."""
-    return parse_attention(
-        flags.get("attention_backend") or "auto",
-        flags.get("speculative_draft_attention_backend") or "auto",
     )
 
 

@@ -16,7 +16,7 @@ class RowSnapshots:
     """Owns the copies. Slots are numbered from 1; all calls are made in the runner's stream."""
 
     def __init__(self, tensors: Iterable[torch.Tensor], num: int) -> None:  # [table_rows, ...] each
-        # One call copies all tensors of a type at once. Views are made once: there are hundreds.
+        # One call copies all tensors of a type at once: there are hundreds.
         by_type: dict[torch.dtype, list[torch.Tensor]] = {}
         for each in tensors:
             if each.numel() and num:
@@ -39,19 +39,18 @@ class _SnapshotGroup:
     """Tensors of one type, and their copies."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], num: int) -> None:
-        self._rows = [each.unbind(0) for each in tensors]
-        self._slots = [
-            zeroed(num, *each.shape[1:], dtype=each.dtype, device=each.device).unbind(0)
-            for each in tensors
+        self._tensors = tensors
+        self._copies = [
+            zeroed(num, *each.shape[1:], dtype=each.dtype, device=each.device) for each in tensors
         ]
 
     def save(self, snapshots: Sequence[RowSnapshot]) -> None:
         torch._foreach_copy_(
-            [own[each.slot - 1] for each in snapshots for own in self._slots],
-            [own[each.row] for each in snapshots for own in self._rows],
+            [own[each.slot - 1] for each in snapshots for own in self._copies],
+            [own[each.row] for each in snapshots for own in self._tensors],
         )
 
     def restore(self, row: int, slot: int) -> None:
         torch._foreach_copy_(
-            [own[row] for own in self._rows], [own[slot - 1] for own in self._slots]
+            [own[row] for own in self._tensors], [own[slot - 1] for own in self._copies]
         )

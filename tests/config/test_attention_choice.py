@@ -1,5 +1,6 @@
 """Names of attention backends, which are ours, another engine's, or refused with the reason."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -7,15 +8,19 @@ import pytest
 
 from outrider.config.attention_choice import (
     DEVICES,
+    DRAFT_FLAG,
     HOST_LENGTHS,
     REFUSED,
     SAME,
+    TARGET_FLAG,
     AttentionChoice,
     AttentionName,
     host_knows_lengths,
     parse_attention,
     resolve_attention,
 )
+from outrider.config.draft_config import NO_DRAFT, DraftConfig
+from outrider.config.draft_dialects import choose_dialect
 from outrider.config.engine_config import EngineConfig
 from outrider.config.settings import resolve_settings
 from outrider.errors import ConfigError
@@ -28,7 +33,7 @@ NAMES = get_args(AttentionName)
     ("given", "ours"), [("TRITON_ATTN", "triton"), ("torch_native", "reference"), ("Auto", "auto")]
 )
 def test_names_of_other_engines_are_ours(given, ours):
-    assert parse_attention(given, "per_layer") == AttentionChoice(target=ours, draft="per_layer")
+    assert parse_attention(given, TARGET_FLAG) == ours
 
 
 @pytest.mark.parametrize(
@@ -40,33 +45,45 @@ def test_names_of_other_engines_are_ours(given, ours):
         ("quick", "no such backend"),
     ],
 )
-@pytest.mark.parametrize("role", ["target", "draft"])
-def test_other_backends_are_refused_by_name_with_the_reason_and_the_fix(name, reason, role):
-    names = (name, "auto") if role == "target" else ("auto", name)
-    flag = "--attention-backend" if role == "target" else "--speculative-draft-attention-backend"
+@pytest.mark.parametrize("flag", [TARGET_FLAG, DRAFT_FLAG])
+def test_other_backends_are_refused_by_name_with_the_reason_and_the_fix(name, reason, flag):
     with pytest.raises(ConfigError, match=reason) as refused:
-        parse_attention(*names)
-    assert str(refused.value).startswith(flag)
+        parse_attention(name, flag)
+    assert str(refused.value).startswith(f"{flag} {name}")
     assert str(refused.value).endswith(f"use one of {', '.join(NAMES)}")
 
 
 def test_a_drafter_has_the_backend_of_the_target_unless_it_has_another():
-    config = EngineConfig(device="cpu", attention=parse_attention("reference", "auto"))
+    config = EngineConfig(device="cpu", attention="reference", draft=NO_DRAFT)
     settings = resolve_settings(config, model_context=64, num_cuda=0)
     assert settings.attention == AttentionChoice(target="reference", draft="reference")
-    mixed = resolve_attention(parse_attention("auto", "per_layer"), on_cpu=True)
-    assert (mixed.target, mixed.draft) == ("auto", "per_layer")
+    mixed = replace(config, draft=replace(NO_DRAFT, attention="per_layer"))
+    settings = resolve_settings(mixed, model_context=64, num_cuda=0)
+    assert settings.attention == AttentionChoice(target="reference", draft="per_layer")
+
+
+def test_vllm_names_the_backend_of_the_drafter_in_its_own_config():
+    own, vllm = DraftConfig(), {"model": "x", "attention_backend": "TRITON_ATTN"}
+    assert choose_dialect(own, vllm=vllm, sglang={}).attention == "triton"
+    flag = replace(own, attention="per_layer")
+    assert choose_dialect(flag, vllm={"model": "x"}, sglang={}).attention == "per_layer"
+    sglang = {"algorithm": "EAGLE", "draft_model_path": "x"}
+    assert choose_dialect(flag, vllm=None, sglang=sglang).attention == "per_layer"
+    with pytest.raises(ConfigError, match="choose two backends"):
+        choose_dialect(flag, vllm=vllm, sglang={})
+    with pytest.raises(ConfigError, match="attention_backend of --speculative-config FLASH_ATTN"):
+        choose_dialect(own, vllm={"model": "x", "attention_backend": "FLASH_ATTN"}, sglang={})
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_a_backend_of_another_device_is_refused(name, on_cpu):
-    for choice in (AttentionChoice(target=name), AttentionChoice(draft=name)):
+    for roles in ({"target": name, "draft": "auto"}, {"target": "auto", "draft": name}):
         if ("cpu" if on_cpu else "cuda") in DEVICES[name]:
-            resolve_attention(choice, on_cpu=on_cpu)
+            resolve_attention(**roles, on_cpu=on_cpu)
             continue
         with pytest.raises(ConfigError, match=f"{name} does not run on"):
-            resolve_attention(choice, on_cpu=on_cpu)
+            resolve_attention(**roles, on_cpu=on_cpu)
 
 
 @pytest.mark.parametrize("role", ["target", "draft"])

@@ -1,60 +1,94 @@
 """Models with row state continue a cached text exactly as if they had computed it."""
 
-import random
 from dataclasses import replace
 
 import pytest
-from support.engines import engine_of, make_submission
-from support.role_traces import traces
+from support.engines import engine_of, make_submission, run_all
+from support.row_chats import CASES, cold_and_warm, is_same, saving
+from support.row_harness import PAGE_SIZE
 from support.row_matrix import sampling_of, shape_of
-from support.row_models import FAMILIES, row_model
+from support.row_models import row_model
 
-from outrider.engine.engine import Engine
-
-CASES = [
-    (family, drafter)
-    for family in FAMILIES
-    for drafter in ("none", "ngram", "modules")
-    if family != "qwen3-next-2" or drafter == "modules"
-]
+from outrider.engine.prefix_cache.prefix_cache import PrefixCache
+from outrider.runtime.row_snapshots import RowSnapshots
 
 
-def saving(engine):
-    """The engine with a snapshot at every page border of an answer."""
-    facts, page = engine.facts, engine.facts.host.page_size
-    eager = replace(facts, snapshots=replace(facts.snapshots, every=page))
-    return Engine(engine._runner, eager, engine._runner.grammars)
-
-
-def conversation(engine, sampling, *, seed):
-    """Tokens, rounds and cached tokens of the turns of a chat, each alone in its engine."""
-    rng = random.Random(seed)
-    own = replace(sampling_of(sampling), trace=True)
-    text, found = [rng.randint(3, 60) for _ in range(rng.randint(5, 20))], []
-    for turn in range(3):
-        asked = make_submission(f"r{turn}", text, own, max_tokens=rng.randint(30, 40))
-        tokens, rounds, cached, _ = traces(engine, [asked])[asked.request_id]
-        found.append((tokens, rounds, cached))
-        text = [*text, *tokens, *[rng.randint(3, 60) for _ in range(rng.randint(1, 8))]]
-    return found
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize(("family", "drafter"), CASES)
-@pytest.mark.fast_cases(2)
 def test_a_cached_turn_has_the_tokens_and_drafts_of_a_cold_one(family, drafter, depth, sampling):
+    cold, warm, again = cold_and_warm(family, drafter, depth=depth, sampling=sampling)
+    assert is_same(warm, cold)
+    assert is_same(again, cold)
+    assert [turn.cached for turn in cold] == [0, 0]
+    assert warm[1].cached >= 16  # the first prompt has at most 15 tokens
+
+
+def attach_one_page_early(monkeypatch):
+    """A page gets the state of the page after it."""
+    original = PrefixCache._attach_snapshots
+
+    def early(self, lease, tokens, covered):
+        taken = lease.snapshots.taken
+        for border in [each for each in taken if each > PAGE_SIZE]:
+            taken[border - PAGE_SIZE] = taken.pop(border)
+        original(self, lease, tokens, covered)
+
+    monkeypatch.setattr(PrefixCache, "_attach_snapshots", early)
+
+
+def restore_nothing(monkeypatch):
+    monkeypatch.setattr(RowSnapshots, "restore", lambda self, row, slot: None)
+
+
+def save_a_round_too_late(monkeypatch):
+    """Every slot gets the state of the step after its own."""
+    original, waiting = RowSnapshots.save, []
+
+    def late(self, snapshots):
+        original(self, waiting)
+        waiting[:] = snapshots
+
+    monkeypatch.setattr(RowSnapshots, "save", late)
+
+
+MUTANTS = [
+    ("v4", attach_one_page_early),
+    ("qwen3-next", attach_one_page_early),
+    ("v4", save_a_round_too_late),
+    ("qwen3-next", restore_nothing),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "mutate"), MUTANTS)
+def test_a_mistake_with_snapshots_is_noticed(family, mutate, monkeypatch):
+    mutate(monkeypatch)
+    cold, warm, again = cold_and_warm(family, "none")
+    assert not is_same([*warm, *again], cold * 2)
+
+
+@pytest.mark.parametrize("family", ["qwen3.5", "v4"])
+@pytest.mark.fast_cases(1)
+def test_preempted_requests_go_on_from_their_snapshots(family):
     target, drafts = row_model(family)
-    draft, seed = drafts[drafter], CASES.index((family, drafter))
-    shape = shape_of(draft, chunk=13 + seed, depth=depth, max_context=192)
-    cold = conversation(
-        engine_of(target, replace(shape, prefix_cache=False), draft), sampling, seed=seed
-    )
-    engine = saving(engine_of(target, shape, draft))
-    warm = conversation(engine, sampling, seed=seed)
-    again = conversation(engine, sampling, seed=seed)
-    assert [turn[:2] for turn in warm] == [turn[:2] for turn in cold]
-    assert [turn[:2] for turn in again] == [turn[:2] for turn in cold]
-    assert not any(turn[2] for turn in cold)
-    assert warm[0][2] == 0
-    assert warm[1][2] >= 32  # the first prompt has at most 20 tokens
+    draft = drafts["ngram"]
+    roomy = shape_of(draft, chunk=24, max_rows=3, max_context=80, prefix_cache=False)
+    # One request and a half: the last one is preempted again and again.
+    scarce = replace(roomy, kv_tokens=144, prefix_cache=True)
+    asked = [
+        make_submission(f"r{i}", [5 + i, 6, 7] * 7, sampling_of("greedy"), max_tokens=40)
+        for i in range(3)
+    ]
+    alone = run_all(engine_of(target, roomy, draft), asked)
+    engine = saving(engine_of(target, scarce, draft))
+    outputs = run_all(engine, asked)
+    for name, own in outputs.items():
+        assert own.tokens == alone[name].tokens
+    assert sum(own.last.progress.preemptions for own in outputs.values()) > 0
+    assert engine.stats.prefix.hit_tokens > 0
+    slots = engine._scheduler.cache.slots
+    assert slots.num_held == 0
+    engine.flush()
+    assert slots.num_free == slots.num

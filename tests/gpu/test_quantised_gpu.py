@@ -1,4 +1,4 @@
-"""Products with quantised weights, compiled: their bits are those of dense weights."""
+"""Products with quantised weights, compiled: near float64, with bits that ignore the other rows."""
 
 import pytest
 import torch
@@ -10,16 +10,14 @@ from support.spoken import tiny_llama
 from benchmarks.kernels.quantised_weights import random_codes
 from outrider import LLM, SamplingParams
 from outrider.ops.linear.kernel_weight import kernel_weight
-from outrider.ops.linear.linear import FixedLinear
 from outrider.ops.moe.expert_stack import stack_codes
 
 pytest.importorskip("triton")
 from outrider.ops.linear.quantised_linear import QuantisedLinear
-from outrider.ops.linear.quantised_product_triton import widen_triton
 from outrider.ops.moe.experts_triton import add_experts_
 
 KINDS = ["e4m3", "int8", "int4", "e2m1"]
-COUNTS = [1, 2, 16, 17, 32, 33, 64, 65, 127, 128, 129, 200, 300]
+COUNTS = [1, 2, 16, 17, 32, 33, 64, 65, 127, 128, 129, 200, 512, 520]  # the last is widened first
 CUDA = torch.device("cuda")
 
 
@@ -28,50 +26,46 @@ def draw(*shape, dtype=torch.bfloat16, seed=0):
     return torch.randn(shape, generator=generator, device="cuda").to(dtype)
 
 
-def both(weight, dtype=torch.bfloat16):
-    """A layer over the codes, and one over the numbers, rounded to the type of activations."""
-    dense = FixedLinear(weight.widen_in_order().to(dtype))
-    return QuantisedLinear(kernel_weight(weight), FixedLinear), dense
-
-
-def in_codes_order(x, weight):
-    return x[:, weight.order] if len(weight.order) else x
+def assert_near(found, x, numbers):
+    """Within the rounding of a result and of every number, which small groups have."""
+    wide, numbers = x.double(), numbers.double()
+    right, bound = wide @ numbers.t(), wide.abs() @ numbers.abs().t()
+    eps = torch.finfo(found.dtype).eps
+    assert ((found.double() - right).abs() <= eps * (right.abs() + bound / 4)).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("form", FORMS | LARGE)
-def test_every_form_has_the_bits_of_its_numbers(form, dtype):
+def test_every_form_is_multiplied_with_its_numbers_in_any_batch(form, dtype):
     weight, values = quantised_of(form, 48, 160, device="cuda")
     torch.testing.assert_close(weight.widen().cpu(), values, rtol=0, atol=0)
-    for each in (dtype, torch.float32):
-        wide = widen_triton(kernel_weight(weight), each)
-        assert torch.equal(wide, weight.widen_in_order().to(each))
-    ours, right = both(weight, dtype)
+    layer = QuantisedLinear(kernel_weight(weight))
+    x, residual = draw(520, 160, dtype=dtype), draw(520, 48, dtype=dtype)
+    product, total, gated = layer(x), layer.plus(x, residual), layer.swiglu(x)
+    assert_near(product, x, values.cuda())
     for rows in (1, 20, 70, 140):
-        x, residual = draw(rows, 160, dtype=dtype), draw(rows, 48, dtype=dtype)
-        ordered = in_codes_order(x, weight)
-        assert torch.equal(ours(x), right(ordered)), rows
-        assert torch.equal(ours.plus(x, residual.clone()), right.plus(ordered, residual)), rows
-        assert torch.equal(ours.swiglu(x), right.swiglu(ordered)), rows
+        assert torch.equal(layer(x[:rows]), product[:rows]), rows
+        assert torch.equal(layer.plus(x[:rows], residual[:rows]), total[:rows]), rows
+        assert torch.equal(layer.swiglu(x[:rows]), gated[:rows]), rows
 
 
 @pytest.mark.parametrize("size", [(6144, 4096), (4096, 14336), (28672, 4096), (960, 640)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_real_sizes_have_the_bits_of_dense_weights_in_any_batch(kind, size):
+def test_real_sizes_have_the_same_bits_in_any_batch(kind, size):
     weight = random_codes(kind, *size).to(CUDA)
-    ours, right = both(weight)
+    layer = QuantisedLinear(kernel_weight(weight))
     x, residual = draw(COUNTS[-1], size[1]), draw(COUNTS[-1], size[0])
-    product, gated = right(x), right.swiglu(x)
-    total = right.plus(x, residual.clone())
+    product, gated, total = layer(x), layer.swiglu(x), layer.plus(x, residual)
+    assert_near(product[:8], x[:8], weight.widen())
     for count in COUNTS:
         rows = slice(0, count)
-        assert torch.equal(ours(x[rows]), product[rows]), count
-        assert torch.equal(ours.plus(x[rows], residual[rows].clone()), total[rows]), count
-        assert torch.equal(ours.swiglu(x[rows]), gated[rows]), count
+        assert torch.equal(layer(x[rows]), product[rows]), count
+        assert torch.equal(layer.plus(x[rows], residual[rows]), total[rows]), count
+        assert torch.equal(layer.swiglu(x[rows]), gated[rows]), count
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_experts_have_the_bits_of_dense_experts(kind):
+def test_experts_are_near_dense_experts_and_have_the_same_bits_in_any_batch(kind):
     num, hidden, intermediate, tokens = 8, 1024, 256, 300
     shapes = [(num, 2 * intermediate, hidden), (num, hidden, intermediate)]
     stacks, numbers = [], []
@@ -82,16 +76,18 @@ def test_experts_have_the_bits_of_dense_experts(kind):
         numbers.append(wide.bfloat16())
     x, residual = draw(tokens, hidden), draw(tokens, hidden, seed=1)
     experts, weights = routing_of(tokens, num, 2, device="cuda")
-    for count in (1, 5, 40, 300):
-        ours, right = residual[:count].clone(), residual[:count].clone()
-        routing = experts[:count], weights[:count]
-        add_experts_(x[:count], *routing, *stacks, ours)
-        add_experts_(x[:count], *routing, *numbers, right)
-        assert torch.equal(ours, right), count
+    whole, dense = residual.clone(), residual.clone()
+    add_experts_(x, experts, weights, *stacks, whole)
+    add_experts_(x, experts, weights, *numbers, dense)
+    torch.testing.assert_close(whole.float(), dense.float(), rtol=2**-5, atol=2**-5)
+    for count in (1, 5, 40):
+        ours = residual[:count].clone()
+        add_experts_(x[:count], experts[:count], weights[:count], *stacks, ours)
+        assert torch.equal(ours, whole[:count]), count
 
 
 @pytest.mark.parametrize("form", ["fp8 blocks", "GPTQ v2", "NVFP4"])
-def test_a_quantised_model_gives_the_tokens_of_its_numbers(form, tmp_path):
+def test_drafts_change_no_token_of_a_quantised_model(form, tmp_path):
     source, packed, plain = (tmp_path / name for name in ("source", "packed", "plain"))
     tiny_llama().save_pretrained(source)
     packer, config = FORMS[form]
@@ -102,15 +98,15 @@ def test_a_quantised_model_gives_the_tokens_of_its_numbers(form, tmp_path):
         [one.outputs[0].token_ids for one in llm.generate(prompts, params)]
         for llm in (
             LLM(folder, draft=draft, device="cuda", kv_tokens=512, max_num_seqs=2)
-            for folder, draft in ((packed, "ngram"), (packed, "none"), (plain, "none"))
+            for folder, draft in ((packed, "ngram"), (packed, "none"))
         )
     ]
-    assert answers[0] == answers[1] == answers[2]
+    assert answers[0] == answers[1]
 
 
 def test_a_quantised_weight_takes_its_stored_bytes():
     weight = random_codes("int4", 4096, 4096).to(CUDA)
     before = torch.cuda.memory_allocated()
-    layer = QuantisedLinear(kernel_weight(weight), FixedLinear)
+    layer = QuantisedLinear(kernel_weight(weight))
     assert torch.cuda.memory_allocated() - before <= weight.codes.nbytes + (1 << 20)
     assert layer.weight.nbytes < 4096 * 4096 * 0.6

@@ -11,15 +11,13 @@ import torch.nn.functional as F
 from support.packed_forms import FORMS, LARGE, quantised_of
 
 from outrider.ops.linear.any_weight import fuse_weights, stack_weights, widened
-from outrider.ops.linear.kernel_weight import NIBBLE_BLOCK, kernel_weight
+from outrider.ops.linear.kernel_weight import kernel_weight
 from outrider.ops.linear.quantised_weight import QuantisedWeight
 
 pytest.importorskip("triton")
-from outrider.ops.linear.linear import FixedLinear
-from outrider.ops.linear.linear_limits import MOST_QUANTISED_ROWS
-from outrider.ops.linear.linear_triton import LinearTile, launch_linear
-from outrider.ops.linear.quantised_linear import QuantisedLinear
-from outrider.ops.linear.quantised_product_triton import widen_triton
+from outrider.ops.linear import quantised_linear_triton as kernels
+from outrider.ops.linear.quantised_linear import QuantisedLinear, in_order
+from outrider.ops.linear.widen_codes_triton import widen_codes
 
 ROWS, OUTPUTS, INPUTS = 3, 40, 160  # more inputs than a block of 4-bit codes, and no multiple
 
@@ -32,32 +30,49 @@ def inputs(rows=ROWS, columns=INPUTS, seed=0):
 @pytest.mark.parametrize("form", FORMS | LARGE)
 def test_a_product_is_that_with_the_stored_numbers(form):
     weight, values = quantised_of(form, OUTPUTS, INPUTS)
-    layer, x, residual = (
-        QuantisedLinear(kernel_weight(weight), FixedLinear),
-        inputs(),
-        inputs(columns=OUTPUTS),
-    )
+    layer = QuantisedLinear(kernel_weight(weight))
+    x, residual = inputs(), inputs(columns=OUTPUTS)
     torch.testing.assert_close(layer(x), F.linear(x, values))
     torch.testing.assert_close(layer.plus(x, residual), residual + F.linear(x, values))
     gate, up = F.linear(x, values).chunk(2, dim=-1)
     torch.testing.assert_close(layer.swiglu(x), F.silu(gate) * up)
 
 
+def numbers_of(weight):
+    """The numbers of a kernel's weight: its products with the rows of the identity."""
+    found, rows = kernel_weight(weight), torch.eye(weight.inputs)
+    return QuantisedLinear(found)(rows).t()
+
+
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("form", FORMS | LARGE)
 def test_a_kernel_widens_codes_to_the_numbers_exactly(form):
-    weight, values = quantised_of(form, OUTPUTS, INPUTS)
+    weight, values = quantised_of(form, 16, 144)
     assert torch.equal(weight.widen(), values)
-    wide = widen_triton(kernel_weight(weight), torch.float32)
-    assert torch.equal(wide, values[:, weight.order] if len(weight.order) else values)
+    assert torch.equal(numbers_of(weight), values)
 
 
-def test_many_rows_are_multiplied_by_the_widened_weight():
-    weight, values = quantised_of("GPTQ", 16, 32)
-    layer, x = (
-        QuantisedLinear(kernel_weight(weight), FixedLinear),
-        inputs(MOST_QUANTISED_ROWS + 1, 32),
-    )
-    torch.testing.assert_close(layer(x), F.linear(x, values))
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("form", ["fp8 rows", "GPTQ", "int8 rows", "MXFP4 in groups of 32"])
+def test_codes_widened_first_have_the_same_products(form):
+    weight, _ = quantised_of(form, OUTPUTS, INPUTS)
+    found = kernel_weight(weight)
+    x, none = in_order(inputs(), found), kernels.no_arrivals(found)
+    wide = widen_codes(found, x)
+    assert wide.codes.dtype == x.dtype
+    ours = kernels.multiply_quantised(x, wide, x, none)
+    assert torch.equal(ours, kernels.multiply_quantised(x, found, x, none))
+
+
+def test_slices_are_added_in_order_by_one_block_of_threads_or_several(monkeypatch):
+    weight, values = quantised_of("fp8 rows", 32, 1152)
+    assert kernels.slices_of(*weight.shape) == (2, 640)
+    layer, x, residual = QuantisedLinear(kernel_weight(weight)), inputs(2, 1152), inputs(2, 32)
+    split = layer.plus(x, residual)
+    torch.testing.assert_close(split, residual + F.linear(x, values), rtol=1e-5, atol=1e-4)
+    assert torch.equal(layer.plus(x, residual), split)  # counters are zero again
+    monkeypatch.setattr(kernels, "MOST_SPLIT_ROWS", 0)
+    assert torch.equal(layer.plus(x, residual), split)
 
 
 @pytest.mark.fast_cases(99)
@@ -69,7 +84,7 @@ def test_many_rows_are_multiplied_by_the_widened_weight():
         ("AWQ", "float16"),
         ("NVFP4", "e4m3"),
         ("MXFP4 in groups of 32", "e8m0"),
-        ("MXFP4", "float32"),  # more groups in half a tile than a word has bytes
+        ("MXFP4", "e8m0"),
         ("fp8 blocks of 128, powers of two", "e8m0"),
     ],
 )
@@ -79,7 +94,7 @@ def test_scales_lie_in_words_that_kernels_can_copy_ahead(form, words):
     assert (found.scales.form, found.scales.words.dtype) == (words, torch.int32)
     # In half precision tiles are as deep as on a GPU.
     half, x = values.half(), inputs().half()
-    ours = QuantisedLinear(found, FixedLinear)(x)
+    ours = QuantisedLinear(found)(x)
     torch.testing.assert_close(
         ours.double(), F.linear(x.double(), half.double()), rtol=2e-3, atol=1e-4
     )
@@ -91,18 +106,7 @@ def test_scales_in_bfloat16_are_widened_with_their_zero_points():
     weight = replace(weight, scales=scales)
     found = kernel_weight(weight)
     assert found.scales.form == "bfloat16"
-    assert torch.equal(widen_triton(found, torch.float32), weight.widen())
-
-
-@pytest.mark.parametrize("form", ["fp8 blocks", "int4 groups"])
-def test_sums_run_as_with_a_dense_weight(form):
-    weight, values = quantised_of(form, OUTPUTS, INPUTS)
-    # The interpreter sums the inputs of a tile in an order of its own.
-    depth = NIBBLE_BLOCK // 2 if weight.has_nibbles else NIBBLE_BLOCK
-    dense, codes = (LinearTile(16, 32, each, stages=1) for each in (depth, NIBBLE_BLOCK))
-    options, x = {"has_residual": False, "is_gated": False}, inputs()
-    ours = launch_linear(x, kernel_weight(weight), x, tile=codes, **options)
-    assert torch.equal(ours, launch_linear(x, values, x, tile=dense, **options))
+    assert torch.equal(numbers_of(weight), weight.widen())
 
 
 @pytest.mark.parametrize("form", ["fp8 tensor", "int4 groups, zeros, order", "GPTQ v2", "NVFP4"])
@@ -144,5 +148,9 @@ def test_the_least_and_the_largest_power_of_two_are_widened():
     assert right[:, 8:16].isnan().all()
     assert right[:, :8].abs().max() > 0
     assert not weight.is_finite()
-    found = widen_triton(kernel_weight(weight), torch.float32)
-    torch.testing.assert_close(found, right, rtol=0, atol=0, equal_nan=True)
+    finite = right.isfinite()
+    found = numbers_of(weight)  # a row that has NaN is NaN
+    assert torch.equal(found[:, 0].isnan(), right.isnan().any(1))
+    weight.scales.scales[1] = 120
+    assert torch.equal(numbers_of(weight)[:, :8], right[:, :8])
+    assert finite[:, :8].all()

@@ -94,11 +94,13 @@ class PoisoningExecutor:
         return (~is_used).flatten().nonzero().squeeze(1).to(self._state.pages.device)
 
     def _fill_entries(self, pool: CompressedPool, lengths: dict[int, int]) -> None:
-        """Compressed blocks that have not ended; all rows own their pages alone."""
+        """Compressed blocks that have not ended, in pages that are not cached."""
+        cached = _cached_pages(self._scheduler.cache._tree.root)
         for store, layer in zip(pool.layers, pool.layout.layers, strict=True):
             for part in store.paged:
                 is_used = torch.zeros(part.shape[0], dtype=torch.bool)
                 per_page = pool.layout.page_size // layer.ratio
+                is_used.view(-1, per_page)[cached] = True
                 for placement in self._scheduler._running.values():
                     for entry in range(lengths[placement.row] // layer.ratio):
                         page = placement.lease.pages[entry // per_page]

@@ -11,41 +11,46 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from outrider.ops.linear.linear_triton import LinearTile, _linear_kernel
+from outrider.ops.linear.quantised_linear_triton import QuantisedTile, _quantised_kernel
 from outrider.ops.moe.experts_triton import _grouped_kernel
 from support.hopper_compile import assembler_log
 
-CODES = {"e4m3": "*fp8e4nv", "int8": "*i8", "int4": "*u8", "mxfp4": "*u8", "nvfp4": "*u8"}
+CODES = {"e4m3": "*fp8e4nv"}
 FORMS = {"int4": "float16", "mxfp4": "e8m0", "nvfp4": "e4m3"}
-GROUPS = {"mxfp4": 32, "nvfp4": 16}
-TILES = [LinearTile(16, 32, 128, 4), LinearTile(64, 64, 128, 4), LinearTile(128, 64, 128, 3)]
+GROUPS = {"mxfp4": 32, "nvfp4": 16, "int8": 0}
+TILES = [
+    QuantisedTile(16, 64, 4),
+    QuantisedTile(64, 128, 3, num_warps=8),
+    QuantisedTile(128, 64, 3),
+]
 
 
 def compile_kernel(kernel, kind, tile, **own):
     constants = {
         "ROWS": tile.rows,
         "COLUMNS": tile.columns,
-        "DEPTH": tile.depth,
-        "IS_GATED": True,
         "IS_EVEN": True,
         "PRECISION": "tf32",
         "PDL": True,
-        "KIND": "e2m1" if kind in GROUPS else kind,
+        "COMPILED": True,
+        "KIND": "e2m1" if kind in ("mxfp4", "nvfp4") else kind,
         "GROUP": GROUPS.get(kind, 128),
         "FORM": FORMS.get(kind, "float32"),
         "HAS_ZEROS": False,
         "HAS_FACTORS": kind == "nvfp4",
         **own,
     }
-    types = {"weight": CODES[kind], "words": "*i32", "zeros": "*i32", "factors": "*fp32"}
+    types = {"codes": CODES.get(kind, "*i32"), "words": "*i32", "zeros": "*i32"}
+    types |= {"factors": "*fp32", "partial": "*fp32", "arrivals": "*i32"}
     types |= {"x": "*bf16", "residual": "*bf16", "out": "*bf16", "rows": "*i32", "owners": "*i32"}
+    types |= {"bias": "*bf16"}
     signature = {
         name: "constexpr" if name in constants else types.get(name, "i32")
         for name in kernel.arg_names
     }
     if "limit" in signature:
         signature["limit"] = "fp32"
-    aligned = [*types, "N", "K", "x_stride"]
+    aligned = [*types, "N", "K", "x_stride", "slice_size"]
     place = list(signature).index
     source = ASTSource(
         kernel,
@@ -54,24 +59,32 @@ def compile_kernel(kernel, kind, tile, **own):
         attrs={(place(n),): [["tt.divisibility", 16]] for n in aligned if n in signature},
     )
     options = {"num_warps": tile.num_warps, "num_stages": tile.stages, "launch_pdl": True}
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    log = assembler_log(made.asm["ptx"])
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+def facts(made, name):
+    ptx, log = made.asm["ptx"], assembler_log(made.asm["ptx"])
     return {
-        "kernel": f"{kernel.__name__} {kind} {tile.rows}",
+        "kernel": name,
         "shared_bytes": made.metadata.shared,
         "spilled_bytes": sum(int(each) for each in re.findall(r"(\d+) bytes spill", log)),
-        "copies": made.asm["ptx"].count("cp.async.cg.shared"),
-        "loads": made.asm["ptx"].count("ld.global"),
+        "copies": ptx.count("cp.async.cg.shared"),
+        # Of the loop: what moves between threads, and what is read in pieces of 16 bytes.
+        "moves": ptx.count("stmatrix") + ptx.count("st.shared"),
+        "reads": ptx.count("ld.shared.v4"),
     }
 
 
 def main():
     for kind in sys.argv[1:]:
+        own = {"IS_WHOLE": True, "IS_SPLIT": True, "IS_GATED": False, "HAS_RESIDUAL": True}
         for tile in TILES:
-            linear = compile_kernel(_linear_kernel, kind, tile, HAS_RESIDUAL=False)
-            print(json.dumps(linear), flush=True)
-        own = {"PAIRS_PER_ROW": 2, "IS_LIMITED": True}
-        print(json.dumps(compile_kernel(_grouped_kernel, kind, TILES[1], **own)), flush=True)
+            made = compile_kernel(_quantised_kernel, kind, tile, **own)
+            print(json.dumps(facts(made, f"linear {kind} {tile.rows}")), flush=True)
+        own = {"PAIRS_PER_ROW": 2, "IS_LIMITED": True, "IS_GATED": True, "DEPTH": 128}
+        own |= {"ALPHA": 1.0, "SHIFT": 0.0, "HAS_BIAS": False}
+        made = compile_kernel(_grouped_kernel, kind, TILES[0], **own)
+        print(json.dumps(facts(made, f"experts {kind}")), flush=True)
 
 
 if __name__ == "__main__":

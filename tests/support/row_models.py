@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
+import torch
 from safetensors.torch import load_file, save_file
 
 from outrider.models.deepseek_v4.v4_module import load_v4_module
@@ -13,7 +14,6 @@ from outrider.runtime.draft_kinds import ModelDraft, ModulesDraft
 from outrider.wire.draft_budget import Budget
 from support import recurrent_module, v4_module
 from support.modules import edit_config
-from support.row_harness import CPU
 from support.row_matrix import CHAIN, PLAIN
 
 MODULE_CHAIN = Budget(steps=3, topk=1, nodes=4)
@@ -21,7 +21,7 @@ FAMILIES = ("v4", "qwen3-next", "qwen3.5", "qwen3-next-2")  # the last has two m
 
 
 @cache
-def row_model(family: str):
+def row_model(family: str, device: str = "cpu"):
     """A target and its drafters by name: modules are repeated, or two of one target."""
     folder = Path(mkdtemp())
     if family == "v4":
@@ -30,7 +30,7 @@ def row_model(family: str):
         recurrent_module.save_with_module(folder, family.removesuffix("-2"))
     if family == "qwen3-next-2":
         add_second_module(folder)
-    target = load_target(folder, dtype="float32", device=CPU)
+    target = load_target(folder, dtype="float32", device=torch.device(device))
     drafts = {"none": PLAIN, "ngram": CHAIN, "modules": _modules(folder, family, target)}
     return target, drafts
 

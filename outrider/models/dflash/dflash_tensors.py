@@ -62,7 +62,7 @@ def _local_shapes(config: HeadConfig, blocks: BlockHeadConfig) -> dict[str, Shap
         f"{SELECTOR_SCALE}.weight": (local.rank, width),
     }
     kernels = 2 * local.taps * (width // local.group)
-    for layer in range(blocks.num_layers):
+    for layer in range(config.num_layers):
         for part in ("attention", "mlp"):
             shapes[conv_name(layer, part) + "base_kernel"] = (2, local.taps, width)
             shapes[conv_name(layer, part) + "kernel_projection.weight"] = (kernels, width)

@@ -126,8 +126,12 @@ class HeadBuilder:
 
     def normed_layer(self, index: int, convs: SlotConvs | None = None) -> NormedHeadLayer:
         """A decoder layer with the norm of its input."""
-        norm = self.norm(layer_prefix(index) + "input_layernorm.weight")
+        norm = self.norm(f"{layer_prefix(index)}{self._config.later_norms[0]}.weight")
         return NormedHeadLayer(norm=norm, layer=self.layer(index, convs))
+
+    def later_layers(self) -> tuple[NormedHeadLayer, ...]:
+        """All layers but the first."""
+        return tuple(self.normed_layer(index) for index in range(1, self._config.num_layers))
 
     def _projection(self, prefix: str) -> Projection:
         """The qkv projection. Its input is already normalised."""

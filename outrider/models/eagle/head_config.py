@@ -99,10 +99,6 @@ class BlockHeadConfig:
     confidence: ConfidenceConfig | None
     local: LocalConfig | None = None  # only DFlash2 has it
 
-    @property
-    def num_layers(self) -> int:
-        return len(self.causal_layers)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadConfig:
@@ -113,9 +109,25 @@ class HeadConfig:
     layer: HeadLayerConfig
     output: OutputConfig
     max_context: int  # positions it was trained for; it can run beyond them
-    blocks: BlockHeadConfig | None = None  # EAGLE drafts token by token, with one layer
+    blocks: BlockHeadConfig | None = None  # EAGLE drafts token by token
 
     @property
     def width(self) -> int:
         """Width of the state that one draft row passes to the next."""
         return self.layer.block.hidden
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layer.windows)
+
+    @property
+    def later_norms(self) -> tuple[str, ...]:
+        """Norms that layers after the first may store. Their input passes the first of these.
+
+        SGLang's layers of EAGLE-3 have two norms and apply the one that their first layer applies
+        to states. The layers of all other projects are plain ones.
+        """
+        both = ("input_layernorm", "hidden_norm")
+        if self.origin.algorithm != "eagle3":
+            return both[:1]
+        return both[::-1] if self.origin.dialect == "SGLang" else both

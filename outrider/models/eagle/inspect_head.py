@@ -228,6 +228,8 @@ def _facts(
         yield "state", f"{config.width} wide, from one draft row to the next"
     else:
         yield "block", _block(config.blocks)
+    if config.num_layers > 1:
+        yield "layers", str(config.num_layers)
     yield "variant", _variant(config)
     yield "rope", f"{_rope(config.layer.rope)}; target: {_rope(target.rope)}"
     yield "positions", f"{config.max_context}; target: {target.max_context}"
@@ -258,7 +260,6 @@ def _block(blocks: BlockHeadConfig) -> str:
         else f"{block.size} slots in one pass, {block.num_drafts} drafts",
         f"a slot predicts {'its own token' if block.first else 'the next token'}",
         _slots_read(blocks.causal_layers),
-        f"{blocks.num_layers} layers",
     ]
     parts += [f"Markov head of rank {blocks.markov.rank}"] if blocks.markov else []
     parts += ["confidence head"] if blocks.confidence else []

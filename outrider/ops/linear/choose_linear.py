@@ -43,7 +43,7 @@ def choose_linear(
         if not isinstance(weight, QuantisedWeight):
             return make_dense(weight)
         if fits_kernels(weight, device):
-            return QuantisedLinear(kernel_weight(weight), make_dense)
+            return QuantisedLinear(kernel_weight(weight))
         return make_dense(weight.widen().to(computed_dtype(dtype, device)))
 
     return dense_or_quantised

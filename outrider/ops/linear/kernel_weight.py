@@ -1,9 +1,11 @@
 """A quantised weight in the layout of our kernels.
 
-A tile needs few scales of each output. Kernels copy data ahead in pieces of 4 bytes at least, so
-scales and zero points lie in words of 32 bits, and neighbouring outputs beside each other.
+Tensor cores take the inputs of an output from four threads, in pairs. Codes lie in that order, so a
+thread reads 16 bytes at once and needs no code of another thread. The blocks of neighbouring
+outputs lie beside each other, because memory is fastest in long pieces.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,16 +16,17 @@ from outrider.ops.linear.quantised_weight import (
     INT4_MIDDLE,
     CodeKind,
     QuantisedWeight,
+    unpack_nibbles,
     widen_scales,
 )
 
 # What a word holds: a float32 scale; a scale of 16 bits and, above it, a zero point; or the scales
 # of four groups, as powers of two or as e4m3.
 WordForm = Literal["float32", "float16", "bfloat16", "e8m0", "e4m3"]
+KernelKind = CodeKind | Literal["wide"]  # wide: codes in the type of activations
 
-# Inputs of a block of 4-bit codes: a tile is as deep, so the low bits of its bytes are the first
-# half of its inputs, and the high bits are the second.
-NIBBLE_BLOCK = 128
+BLOCK = 128  # inputs of a block: kernels sum as many from zero
+LINES = 32  # outputs whose blocks lie beside each other
 _PER_WORD = 4  # scales of one byte
 
 
@@ -42,19 +45,13 @@ class ScaleWords:
 class KernelWeight:
     """The numbers of a `QuantisedWeight`, [out, in]."""
 
-    kind: CodeKind
-    codes: torch.Tensor  # [out, in], or [out, bytes] in blocks of NIBBLE_BLOCK inputs
+    kind: KernelKind
+    # [out / LINES, in / BLOCK, LINES, BLOCK], padded with zeros; words of four int8 or eight 4-bit
+    # codes are int32
+    codes: torch.Tensor
     scales: ScaleWords
-    inputs: int
+    shape: tuple[int, int]  # out, in
     order: torch.Tensor  # [in] int64, the input that each code belongs to; [0] if it is its own
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.codes.shape[0], self.inputs
-
-    @property
-    def has_nibbles(self) -> bool:
-        return self.kind in ("int4", "e2m1")
 
     @property
     def nbytes(self) -> int:
@@ -64,19 +61,66 @@ class KernelWeight:
         return sum(part.nbytes for part in parts)
 
 
-DeviceWeight = torch.Tensor | KernelWeight  # [out, in], as kernels read it
-
-
 def kernel_weight(weight: QuantisedWeight) -> KernelWeight:
     """The same numbers in the layout of our kernels."""
-    codes = weight.in_blocks(NIBBLE_BLOCK).codes
+    arrange = _arrange_nibbles if weight.has_nibbles else _arrange_bytes
+    pieces = [arrange(lines) for lines in _blocks(weight)]
+    codes = torch.cat(pieces)
+    if weight.kind == "e4m3":
+        codes = codes.view(torch.float8_e4m3fn)
     return KernelWeight(
         kind=weight.kind,
-        codes=codes.contiguous(),
+        codes=codes if weight.kind == "e4m3" else codes.view(torch.int32),
         scales=scale_words(weight),
-        inputs=weight.inputs,
+        shape=weight.shape,
         order=weight.order,
     )
+
+
+_ROWS_AT_ONCE = 4096  # a multiple of LINES: bounds the memory while a weight is arranged
+
+
+def _blocks(weight: QuantisedWeight) -> list[torch.Tensor]:
+    """Codes in pieces of [lines, blocks, BLOCK] bytes, one code in each, padded with zeros."""
+    pieces = []
+    for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
+        codes = weight.codes[first : first + _ROWS_AT_ONCE]
+        if weight.has_nibbles:
+            codes = unpack_nibbles(codes, weight.block)[:, : weight.inputs]
+        rows, inputs = codes.shape
+        padded = F.pad(codes.view(torch.uint8), (0, -inputs % BLOCK, 0, -rows % LINES))
+        pieces.append(padded.reshape(rows + -rows % LINES, -1, BLOCK))
+    return pieces
+
+
+def _arrange(
+    codes: torch.Tensor, arrange: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:  # [lines, blocks, BLOCK] -> [lines / LINES, blocks, LINES, bytes]
+    by_line = arrange(codes)
+    lines, blocks, _ = by_line.shape
+    return by_line.reshape(lines // LINES, LINES, blocks, -1).transpose(1, 2).contiguous()
+
+
+def _arrange_bytes(codes: torch.Tensor) -> torch.Tensor:
+    """Input 64 a + 16 b + 8 c + 2 d + e is byte (a, d, b, c, e): thread d reads 16 bytes."""
+
+    def by_thread(codes: torch.Tensor) -> torch.Tensor:
+        parts = codes.reshape(*codes.shape[:2], 2, 4, 2, 4, 2)
+        return parts.permute(0, 1, 2, 5, 3, 4, 6).flatten(2)
+
+    return _arrange(codes, by_thread)
+
+
+def _arrange_nibbles(codes: torch.Tensor) -> torch.Tensor:
+    """Input 32 a + 16 b + 8 c + 2 d + e is nibble 2 b + c + 4 e of word (d, a)."""
+
+    def by_thread(codes: torch.Tensor) -> torch.Tensor:
+        parts = codes.reshape(*codes.shape[:2], 4, 2, 2, 4, 2)
+        nibbles = parts.permute(0, 1, 5, 2, 6, 3, 4).flatten(2)  # d, a, e, b, c
+        low, high = nibbles[..., 0::2], nibbles[..., 1::2]
+        return low | (high << 4)
+
+    return _arrange(codes, by_thread)
 
 
 def scale_words(weight: QuantisedWeight) -> ScaleWords:
@@ -99,11 +143,9 @@ def scale_words(weight: QuantisedWeight) -> ScaleWords:
 
 
 def _form(weight: QuantisedWeight) -> WordForm:
-    """Scales of one byte share words if a tile, or half a tile of 4-bit codes, has four at most."""
+    """Scales of one byte share words if no group crosses the end of a block."""
     scales, group = weight.scales, weight.scales.group
-    width = NIBBLE_BLOCK // 2 if weight.has_nibbles else NIBBLE_BLOCK
-    is_power = group & (group - 1) == 0
-    is_shared = len(scales.scales) > 1 and is_power and group * _PER_WORD >= width
+    is_shared = len(scales.scales) > 1 and group & (group - 1) == 0
     if scales.scales.dtype == torch.uint8:
         return "e8m0" if is_shared else "float32"
     if scales.scales.dtype == torch.float8_e4m3fn:

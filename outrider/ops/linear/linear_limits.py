@@ -3,7 +3,7 @@
 import torch
 
 MOST_SKINNY_ROWS = 64  # above, a GEMM library that may split sums is faster,
-MOST_QUANTISED_ROWS = 128  # above, widening a whole weight first costs little
+MOST_QUANTISED_ROWS = 512  # above, widening all codes first costs less than widening them often
 MOST_GATED_ROWS = 256  # but the library has no gate in its epilogue,
 MOST_SUMMED_ROWS = 512  # and adds a residual with other bits than ours
 MOST_SMALL_ROWS = 16  # above, every program would normalise the same rows again

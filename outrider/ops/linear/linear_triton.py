@@ -21,9 +21,7 @@ from outrider.ops.linear.bulk_linear_triton import (
     fits_bulk,
     launch_bulk,
 )
-from outrider.ops.linear.kernel_weight import NIBBLE_BLOCK, DeviceWeight, KernelWeight
 from outrider.ops.linear.linear_limits import MOST_SKINNY_ROWS
-from outrider.ops.linear.quantised_product_triton import quantised_product, weight_arguments
 from outrider.ops.linear.specialized_tiles_triton import (
     choose_specialized_tile,
     fits_specialized,
@@ -49,9 +47,6 @@ class LinearTile:
 def _linear_kernel(
     x,  # [num_rows, K]
     weight,  # [N, K], or [2 N, K] when gated: gate, then up
-    words,  # scales of a quantised weight; see `quantised_product`
-    zeros,
-    factors,
     residual,  # [num_rows, N]
     out,  # [num_rows, N]
     num_rows,
@@ -66,15 +61,9 @@ def _linear_kernel(
     IS_EVEN: tl.constexpr,  # N and K are multiples of the tile
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
-    KIND: tl.constexpr,  # of the codes of a quantised weight, or "dense"
-    GROUP: tl.constexpr,
-    FORM: tl.constexpr,
-    HAS_ZEROS: tl.constexpr,
-    HAS_FACTORS: tl.constexpr,
 ):
     # Tensor cores take 64 rows of their first operand: that is the weight unless x has as many.
-    # Widened codes are in registers, from where only the first operand can be taken.
-    SWAP: tl.constexpr = COLUMNS >= 64 and (ROWS <= 64 or KIND != "dense")
+    SWAP: tl.constexpr = COLUMNS >= 64 and ROWS <= 64
     OUTPUTS: tl.constexpr = COLUMNS // 2 if IS_GATED else COLUMNS
     # Up to eight row tiles run side by side: they read the same weights at about the same time.
     column_tiles, row_tiles = tl.cdiv(N, OUTPUTS), tl.cdiv(num_rows, ROWS)
@@ -91,44 +80,21 @@ def _linear_kernel(
     is_row = row < num_rows
     is_column = column < N
     overlap.wait(PDL)
-    if KIND == "dense":
-        w_at = weight + source[:, None] * K + depth[None, :]
-        x_at = x_line[:, None] + depth[None, :]
-        total = tl.zeros((COLUMNS, ROWS) if SWAP else (ROWS, COLUMNS), tl.float32)
-        for k in range(0, K, DEPTH):
-            if IS_EVEN:
-                w = tl.load(w_at + k)
-                a = tl.load(x_at + k, mask=is_row[:, None], other=0.0)
-            else:
-                inside = depth[None, :] < K - k
-                w = tl.load(w_at + k, mask=inside & is_column[:, None], other=0.0)
-                a = tl.load(x_at + k, mask=inside & is_row[:, None], other=0.0)
-            if SWAP:
-                total = tl.dot(w, a.T, total, input_precision=PRECISION)
-            else:
-                total = tl.dot(a, w.T, total, input_precision=PRECISION)
-    else:
-        total = quantised_product(
-            x_line,
-            is_row,
-            weight,
-            words,
-            zeros,
-            factors,
-            source,
-            is_column,
-            N * 2 if IS_GATED else N,
-            K,
-            DEPTH,
-            SWAP,
-            IS_EVEN,
-            PRECISION,
-            KIND,
-            GROUP,
-            FORM,
-            HAS_ZEROS,
-            HAS_FACTORS,
-        )
+    w_at = weight + source[:, None] * K + depth[None, :]
+    x_at = x_line[:, None] + depth[None, :]
+    total = tl.zeros((COLUMNS, ROWS) if SWAP else (ROWS, COLUMNS), tl.float32)
+    for k in range(0, K, DEPTH):
+        if IS_EVEN:
+            w = tl.load(w_at + k)
+            a = tl.load(x_at + k, mask=is_row[:, None], other=0.0)
+        else:
+            inside = depth[None, :] < K - k
+            w = tl.load(w_at + k, mask=inside & is_column[:, None], other=0.0)
+            a = tl.load(x_at + k, mask=inside & is_row[:, None], other=0.0)
+        if SWAP:
+            total = tl.dot(w, a.T, total, input_precision=PRECISION)
+        else:
+            total = tl.dot(a, w.T, total, input_precision=PRECISION)
     overlap.release(PDL)
     if SWAP:
         total = total.T
@@ -144,14 +110,14 @@ def _linear_kernel(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
 
 
-def linear(x: torch.Tensor, weight: DeviceWeight) -> torch.Tensor:  # [n, in], [out, in] -> [n, out]
+def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # [n, in], [out, in] -> [n, out]
     """x W^T."""
     return _launch(x, weight, residual=x, has_residual=False, is_gated=False)
 
 
 def linear_plus(
     x: torch.Tensor,  # [n, in]
-    weight: DeviceWeight,  # [out, in]
+    weight: torch.Tensor,  # [out, in]
     residual: torch.Tensor,  # [n, out] contiguous
 ) -> torch.Tensor:  # [n, out]
     """residual + x W^T, rounded once."""
@@ -160,7 +126,7 @@ def linear_plus(
 
 def linear_swiglu(
     x: torch.Tensor,  # [n, in]
-    weight: DeviceWeight,  # [2 * intermediate, in] gate, then up
+    weight: torch.Tensor,  # [2 * intermediate, in] gate, then up
 ) -> torch.Tensor:  # [n, intermediate]
     """silu(gate) * up of the two halves of x W^T, which are rounded first."""
     return _launch(x, weight, residual=x, has_residual=False, is_gated=True)
@@ -168,7 +134,7 @@ def linear_swiglu(
 
 def _launch(
     x: torch.Tensor,
-    weight: DeviceWeight,
+    weight: torch.Tensor,
     *,
     residual: torch.Tensor,
     has_residual: bool,
@@ -176,9 +142,6 @@ def _launch(
 ) -> torch.Tensor:
     num_rows, (size, depth) = x.shape[0], weight.shape
     options = {"has_residual": has_residual, "is_gated": is_gated}
-    if isinstance(weight, KernelWeight):
-        tile = choose_quantised_tile(num_rows, weight, x.element_size())
-        return launch_linear(x, weight, residual, tile=tile, **options)
     if not is_gated and specialized_pays(num_rows, size, depth) and fits_specialized(x, weight):
         return _launch_specialized(x, weight, residual, has_residual)
     if bulk_pays(num_rows, size) and fits_bulk(x, weight):
@@ -201,7 +164,7 @@ def _launch_specialized(
 
 def launch_linear(
     x: torch.Tensor,
-    weight: DeviceWeight,
+    weight: torch.Tensor,
     residual: torch.Tensor,
     *,
     tile: LinearTile,
@@ -215,10 +178,9 @@ def launch_linear(
     out = torch.empty((num_rows, size), dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(size, outputs) * triton.cdiv(num_rows, tile.rows),)
     kernel: Any = _linear_kernel[grid]
-    pointers, constants = weight_arguments(weight)
     kernel(
         x,
-        *pointers,
+        weight,
         residual,
         out,
         num_rows,
@@ -235,7 +197,6 @@ def launch_linear(
         PDL=overlap.is_on(x),
         num_stages=tile.stages,
         num_warps=tile.num_warps,
-        **constants,
         **overlap.options(x),
     )
     return out
@@ -278,20 +239,3 @@ def choose_linear_tile(num_rows: int, size: int, depth: int, itemsize: int) -> L
     if depth >= 8192:
         return LinearTile(rows, columns=32, depth=deep, stages=6 if rows == 16 else 4)
     return LinearTile(rows, columns=64, depth=deep, stages=4)
-
-
-def choose_quantised_tile(num_rows: int, weight: KernelWeight, itemsize: int) -> LinearTile:
-    """Tiles for codes of a byte or less.
-
-    Up to 128 rows are in one tile, so that each code is widened once.
-    """
-    # TODO(#20): sweep on an H200 (benchmarks/kernels/time_quantised.py).
-    size, inputs = weight.shape
-    is_deep = weight.has_nibbles or inputs % NIBBLE_BLOCK == 0
-    depth = NIBBLE_BLOCK if is_deep else NIBBLE_BLOCK // 2
-    if itemsize == 4:  # float32 is for tests, not for speed
-        rows = 16 if num_rows <= 16 else 64
-        return LinearTile(rows, columns=32, depth=depth if weight.has_nibbles else 32, stages=2)
-    rows = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64 if num_rows <= 64 else 128
-    columns = 64 if size >= 6144 or rows == 128 else 32
-    return LinearTile(rows, columns=columns, depth=depth, stages=4)

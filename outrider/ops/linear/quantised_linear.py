@@ -1,18 +1,14 @@
 """Linear layers over quantised weights, which stay in memory as they are stored, on CUDA.
 
-For few rows, kernels widen codes in registers. For many, the weight is widened for the time of one
-product. Both have the bits of a dense weight: its numbers, rounded once to the type of activations.
+Kernels widen codes in registers. For many rows, the codes of a weight are widened for the time of
+one product. Both have the same bits: scales multiply the same sums.
 """
-
-from collections.abc import Callable
 
 import torch
 
 from outrider.ops.linear.kernel_weight import KernelWeight
-from outrider.ops.linear.linear import FixedLinear, Linear, StreamedLinear
 from outrider.ops.linear.linear_limits import MOST_QUANTISED_ROWS
 from outrider.ops.linear.quantised_weight import QuantisedWeight
-from outrider.ops.linear.swiglu import swiglu
 
 _LEAST_GROUP = 8  # inputs: smaller groups have more bytes of scales than of codes
 _FP8_CAPABILITY = (8, 9)  # the first GPUs that widen e4m3
@@ -23,40 +19,41 @@ class QuantisedLinear:
 
     min_rows = 1
 
-    def __init__(self, weight: KernelWeight, make_dense: Callable[[torch.Tensor], Linear]) -> None:
+    def __init__(self, weight: KernelWeight) -> None:
         # A CPU installation has no Triton.
-        from outrider.ops.linear import linear_triton
-        from outrider.ops.linear.quantised_product_triton import widen_triton
+        from outrider.ops.linear.quantised_linear_triton import multiply_quantised, no_arrivals
+        from outrider.ops.linear.widen_codes_triton import widen_codes
 
         self.weight = weight
-        self._make_dense = make_dense
-        self._kernels = linear_triton
-        self._widen = widen_triton
+        self._multiply_quantised = multiply_quantised
+        self._widen = widen_codes
+        self._arrivals = no_arrivals(weight)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        x = in_order(x, self.weight)
-        if x.shape[0] <= MOST_QUANTISED_ROWS:
-            return self._kernels.linear(x, self.weight)
-        return self._dense(x)(x)
+        return self._multiply(x, x)
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        x = in_order(x, self.weight)
-        if x.shape[0] <= MOST_QUANTISED_ROWS:
-            return self._kernels.linear_plus(x, self.weight, residual)
-        return self._dense(x).plus(x, residual)
+        return self._multiply(x, residual, has_residual=True)
 
     def swiglu(self, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, out / 2]
-        """SwiGLU of the two halves of x W^T, in the epilogue of our own kernels."""
-        x = in_order(x, self.weight)
-        if x.shape[0] <= MOST_QUANTISED_ROWS:
-            return self._kernels.linear_swiglu(x, self.weight)
-        dense = self._dense(x)
-        if isinstance(dense, FixedLinear | StreamedLinear):
-            return dense.swiglu(x)
-        return swiglu(dense(x))
+        """SwiGLU of the two halves of x W^T, in the epilogue."""
+        return self._multiply(x, x, is_gated=True)
 
-    def _dense(self, x: torch.Tensor) -> Linear:
-        return self._make_dense(self._widen(self.weight, x.dtype))
+    def _multiply(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        *,
+        has_residual: bool = False,
+        is_gated: bool = False,
+    ) -> torch.Tensor:
+        weight = self.weight
+        x = in_order(x, weight)
+        if x.shape[0] > MOST_QUANTISED_ROWS:
+            weight = self._widen(weight, x)
+        return self._multiply_quantised(
+            x, weight, residual, self._arrivals, has_residual=has_residual, is_gated=is_gated
+        )
 
 
 def in_order(x: torch.Tensor, weight: KernelWeight) -> torch.Tensor:  # [n, in] both

@@ -1,44 +1,39 @@
 """The sum of a tile over the inputs of a quantised weight, whose codes are widened in registers.
 
-A number is widened to float32, multiplied by its scale, and rounded once to the type of the
-activations. So a product has the bits of the same product with a dense weight of that type. Both
-kernels that multiply by weights use it: `linear_triton.py` and `experts_triton.py`.
+Codes are exact in the type of activations. 128 products are summed from zero, by sixteen and in
+order. What all of them share, a scale or a factor of the output, multiplies that sum in float32.
+Scales of smaller groups multiply the codes instead, and the result is rounded to the type of
+activations; for scales of one byte and bfloat16 that is exact. No tile changes a bit. The kernels
+of linear layers and of experts use it.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 
-from outrider.ops.linear.kernel_weight import NIBBLE_BLOCK, DeviceWeight, KernelWeight
+from outrider.ops.linear.code_values_triton import code_values
+from outrider.ops.linear.kernel_weight import BLOCK, LINES, KernelWeight
 
-_E2M1_TO_FLOAT = tl.constexpr(2.0**126)  # moves the exponent of shifted e2m1 bits to its place
-_DENSE: dict[str, str | int | bool] = {
-    "KIND": "dense",
-    "GROUP": 0,
-    "FORM": "float32",
-    "HAS_ZEROS": False,
-    "HAS_FACTORS": False,
-}
+_BLOCK = tl.constexpr(BLOCK)
+_LINES = tl.constexpr(LINES)
 _LEAST_POWER = tl.constexpr(2.0**-127)  # e8m0 0
+_MIDDLE = tl.constexpr(8)  # the zero point of int4 codes that have none of their own
 
 
 @triton.jit
 def quantised_product(
     x_line,  # [ROWS] pointers to rows of x
     is_row,  # [ROWS]
-    codes,  # [num_lines, K], or [num_lines, blocks of K / 2 bytes] for 4 bits
+    codes,  # see `kernel_weight.py`
     words,  # of scales, [groups, num_lines], or one for four groups
     zeros,  # [groups, num_lines]
     factors,  # [num_lines]
     line,  # [COLUMNS] int64
     is_line,  # [COLUMNS]
     num_lines,
+    begin,  # inputs, a multiple of a block
+    end,
     K,
-    DEPTH: tl.constexpr,
-    SWAP: tl.constexpr,
     IS_EVEN: tl.constexpr,
     PRECISION: tl.constexpr,
     KIND: tl.constexpr,
@@ -46,147 +41,173 @@ def quantised_product(
     FORM: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
     HAS_FACTORS: tl.constexpr,
-):  # [COLUMNS, ROWS] if SWAP, else [ROWS, COLUMNS], float32
-    HAS_NIBBLES: tl.constexpr = KIND == "int4" or KIND == "e2m1"
-    WIDTH: tl.constexpr = DEPTH // 2 if HAS_NIBBLES else DEPTH  # bytes of a tile's line
-    ROWS: tl.constexpr = x_line.shape[0]
-    COLUMNS: tl.constexpr = line.shape[0]
+    COMPILED: tl.constexpr,
+):  # [COLUMNS, ROWS] float32
+    WIDTH: tl.constexpr = block_width(KIND)
+    IS_SUMMED: tl.constexpr = _is_summed(GROUP)
     place = tl.arange(0, WIDTH)
-    stride = tl.cdiv(K, DEPTH) * WIDTH if HAS_NIBBLES else K
-    at = codes + line[:, None] * stride + place[None, :]
-    x_at = x_line[:, None] + place[None, :]
-    total = tl.zeros((COLUMNS, ROWS) if SWAP else (ROWS, COLUMNS), tl.float32)
-    for k in range(0, K, DEPTH):
+    depth = tl.arange(0, _BLOCK)
+    lines_at = (line // _LINES) * (tl.cdiv(K, _BLOCK) * _LINES * WIDTH) + line % _LINES * WIDTH
+    at = codes + lines_at[:, None] + place[None, :]
+    x_at = x_line[:, None] + depth[None, :]
+    total = tl.zeros((line.shape[0], x_line.shape[0]), tl.float32)
+    # Scales of sums are not copied ahead by the compiler, so they are read one block ahead here.
+    ahead = tl.zeros((line.shape[0],), tl.int32)
+    if IS_SUMMED:
+        ahead = _block_words(words, line, is_line & (begin < end), num_lines, begin, GROUP, FORM)
+    shared = _output_factors(words, factors, line, is_line, GROUP, FORM, HAS_FACTORS)
+    for k in range(begin, end, _BLOCK):
         if IS_EVEN:
-            stored = tl.load(at)
-        elif HAS_NIBBLES:  # the last block is padded
-            stored = tl.load(at, mask=is_line[:, None], other=0)
+            stored = tl.load(at + k // _BLOCK * (_LINES * WIDTH))
+            a = tl.load(x_at + k, mask=is_row[:, None], other=0.0)
         else:
-            inside = is_line[:, None] & (place < K - k)[None, :]
-            stored = tl.load(at, mask=inside, other=0.0)
-        at += WIDTH
-        for half in tl.static_range(2 if HAS_NIBBLES else 1):
-            first = k + half * WIDTH
-            if IS_EVEN:
-                a = tl.load(x_at + first, mask=is_row[:, None], other=0.0)
-            else:
-                inside = is_row[:, None] & (place < K - first)[None, :]
-                a = tl.load(x_at + first, mask=inside, other=0.0)
-            w = _widen_tile(
-                _code_values(stored, half, KIND),
-                words,
-                zeros,
-                factors,
-                line,
-                is_line,
-                first,
-                K,
-                num_lines,
-                KIND,
-                GROUP,
-                FORM,
-                HAS_ZEROS,
-                HAS_FACTORS,
-            ).to(a.dtype)
-            if SWAP:
-                total = tl.dot(w, a.T, total, input_precision=PRECISION)
-            else:
-                total = tl.dot(a, w.T, total, input_precision=PRECISION)
+            stored = tl.load(at + k // _BLOCK * (_LINES * WIDTH), mask=is_line[:, None], other=0.0)
+            inside = is_row[:, None] & (depth < K - k)[None, :]
+            a = tl.load(x_at + k, mask=inside, other=0.0)
+        word, after = ahead, k + _BLOCK
+        if IS_SUMMED:
+            ahead = _block_words(
+                words, line, is_line & (after < end), num_lines, after, GROUP, FORM
+            )
+        w = block_numbers(
+            stored, words, zeros, line, is_line, k, K, num_lines, x_line.dtype.element_ty,
+            KIND, GROUP, FORM, HAS_ZEROS, COMPILED,
+        )  # fmt: skip
+        scale = shared
+        if IS_SUMMED:
+            scale *= _widen_word(_byte_of_group(word, k // GROUP, FORM), FORM)
+        total += tl.dot(w, a.T, input_precision=PRECISION) * scale[:, None]
     return total
 
 
 @triton.jit
-def _code_values(stored, half: tl.constexpr, KIND: tl.constexpr):
-    """The codes of a tile as float32: of 4 bits, those in the low or the high bits of bytes."""
-    if KIND == "int4" or KIND == "e2m1":
-        code = (stored >> 4) if half == 1 else (stored & 15)
-        if KIND == "int4":
-            wide = code.to(tl.float32)
-        else:  # sign, exponent and mantissa at their places in a float32
-            bits = code.to(tl.int32)
-            bits = ((bits & 8) << 28) | ((bits & 7) << 22)
-            wide = bits.to(tl.float32, bitcast=True) * _E2M1_TO_FLOAT
-    else:
-        wide = stored.to(tl.float32)
-    return wide
+def _output_factors(
+    words, factors, line, is_line,
+    GROUP: tl.constexpr, FORM: tl.constexpr, HAS_FACTORS: tl.constexpr,
+):  # [COLUMNS] float32  # fmt: skip
+    """What multiplies all sums of an output."""
+    # Not a constant: the compiler would add to the running sum inside of the product, in another
+    # order.
+    factor = tl.where(is_line, 1.0, 0.0)
+    if GROUP == 0:
+        factor = _widen_word(tl.load(words + line, mask=is_line, other=0), FORM)
+    if HAS_FACTORS:
+        factor *= tl.load(factors + line, mask=is_line, other=0.0)
+    return factor
 
 
 @triton.jit
-def _widen_tile(
-    wide,  # [COLUMNS, WIDTH] float32 codes
-    words,
-    zeros,
-    factors,
-    line,
-    is_line,
-    first,  # input
-    K,
-    num_lines,
-    KIND: tl.constexpr,
-    GROUP: tl.constexpr,  # inputs that share a scale; 0: all
-    FORM: tl.constexpr,  # of words
+def block_numbers(
+    stored, words, zeros, line, is_line,
+    first,  # input of the block
+    K, num_lines,
+    TYPE: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, FORM: tl.constexpr,
+    HAS_ZEROS: tl.constexpr, COMPILED: tl.constexpr,
+):  # [COLUMNS, 128] of the type  # fmt: skip
+    """The codes of a block less zero points, times the scales of groups smaller than a block."""
+    IS_FOLDED: tl.constexpr = GROUP > 0 and not _is_summed(GROUP) and KIND != "wide"
+    HAS_HALVES: tl.constexpr = FORM == "float16" or FORM == "bfloat16"
+    zero = tl.zeros((line.shape[0], 1), tl.int32)
+    if not IS_FOLDED and KIND != "wide":
+        at = line
+        if GROUP > 0:
+            at += first // GROUP * num_lines
+        if HAS_ZEROS:
+            zero = tl.load(zeros + at, mask=is_line, other=0)[:, None]
+        elif HAS_HALVES:
+            zero = (tl.load(words + at, mask=is_line, other=0) >> 16)[:, None]
+        elif KIND == "int4":
+            zero += _MIDDLE
+    values = code_values(stored, zero, TYPE, KIND, COMPILED)
+    if not IS_FOLDED and KIND == "int8" and (HAS_ZEROS or HAS_HALVES):
+        values = (values.to(tl.float32) - zero.to(tl.float32)).to(TYPE)
+    if IS_FOLDED:
+        values = _folded(
+            values, words, zeros, line, is_line, first, K, num_lines,
+            TYPE, KIND, GROUP, FORM, HAS_ZEROS,
+        )  # fmt: skip
+    return values
+
+
+@triton.jit
+def _folded(
+    values, words, zeros, line, is_line, first, K, num_lines,
+    TYPE: tl.constexpr, KIND: tl.constexpr, GROUP: tl.constexpr, FORM: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
-    HAS_FACTORS: tl.constexpr,
-):  # [COLUMNS, WIDTH] float32
-    WIDTH: tl.constexpr = wide.shape[1]
-    if FORM == "e8m0" or FORM == "e4m3":
-        word = _four_scales(words, line, is_line, first, K, num_lines, WIDTH, GROUP)
-    else:
-        word = _spread(words, line, is_line, first, K, num_lines, WIDTH, GROUP)
+):  # [COLUMNS, 128] of the type  # fmt: skip
+    word = _spread(words, line, is_line, first, K, num_lines, GROUP, FORM)
+    scale = _widen_word(word, FORM)
+    if _is_exact(FORM, TYPE):
+        return values * scale.to(TYPE)
+    wide = values.to(tl.float32)
     if HAS_ZEROS:
-        wide -= _spread(zeros, line, is_line, first, K, num_lines, WIDTH, GROUP).to(tl.float32)
+        wide -= _spread(zeros, line, is_line, first, K, num_lines, GROUP, "int32").to(tl.float32)
     elif FORM == "float16" or FORM == "bfloat16":
         wide -= (word >> 16).to(tl.float32)
     elif KIND == "int4":
-        wide -= 8.0
-    step = _widen_word(word, FORM)
-    if HAS_FACTORS:
-        step *= tl.load(factors + line, mask=is_line, other=0.0)[:, None]
-    return wide * step
+        wide -= _MIDDLE
+    return (wide * scale).to(TYPE)
+
+
+@triton.jit
+def _block_words(
+    words, line, is_line, num_lines, first, GROUP: tl.constexpr, FORM: tl.constexpr
+):  # [COLUMNS] int32
+    """The words with the scales of the block that begins at this input."""
+    at = first // GROUP // _groups_in_a_word(FORM) * num_lines + line
+    return tl.load(words + at, mask=is_line, other=0)
 
 
 @triton.jit
 def _spread(
-    values, line, is_line, first, K, num_lines, WIDTH: tl.constexpr, GROUP: tl.constexpr
-):  # [COLUMNS, WIDTH], or [COLUMNS, 1] where the tile has one group
-    """The words or zero points of a tile."""
-    # Neighbours that share a group: at least one input, at most a whole group or the tile.
-    EVERY: tl.constexpr = WIDTH if GROUP == 0 else _neighbours(WIDTH, GROUP)
-    if EVERY == WIDTH:
-        group = tl.zeros((1,), tl.int64) + (0 if GROUP == 0 else first // GROUP)
-        at = values + group * num_lines + line
-        spread = tl.load(at, mask=is_line & (first < K), other=0)[:, None]
-    else:
-        start = first + tl.arange(0, WIDTH // EVERY) * EVERY
-        at = values + (start // GROUP)[None, :].to(tl.int64) * num_lines + line[:, None]
-        inside = is_line[:, None] & (start < K)[None, :]
-        spread = _repeat(tl.load(at, mask=inside, other=0), EVERY)
-    return spread
+    values, line, is_line, first, K, num_lines, GROUP: tl.constexpr, FORM: tl.constexpr
+):  # [COLUMNS, 128] int32
+    """The words, bytes of words or zero points of the groups of a block."""
+    EVERY: tl.constexpr = _neighbours(_BLOCK, GROUP)
+    COLUMNS: tl.constexpr = line.shape[0]
+    start = first + tl.arange(0, _BLOCK // EVERY) * EVERY
+    group = start // GROUP
+    at = (group // _groups_in_a_word(FORM)).to(tl.int64)[None, :] * num_lines + line[:, None]
+    word = tl.load(values + at, mask=is_line[:, None] & (start < K)[None, :], other=0)
+    word = _byte_of_group(word, group[None, :], FORM)
+    repeated = tl.broadcast_to(word[:, :, None], (COLUMNS, _BLOCK // EVERY, EVERY))
+    return tl.reshape(repeated, (COLUMNS, _BLOCK))
 
 
 @triton.jit
-def _four_scales(
-    words, line, is_line, first, K, num_lines, WIDTH: tl.constexpr, GROUP: tl.constexpr
-):  # [COLUMNS, WIDTH], or [COLUMNS, 1] where the tile has one group
-    """The bytes of a tile's groups, which share one word."""
-    place = tl.zeros((1,), tl.int64) + first // (4 * GROUP)
-    at = words + place * num_lines + line
-    word = tl.load(at, mask=is_line & (first < K), other=0)[:, None]
-    if WIDTH <= GROUP:
-        scale = (word >> (first // GROUP % 4 * 8)) & 255
-    else:
-        byte = first // GROUP % 4 + tl.arange(0, WIDTH // GROUP)
-        scale = _repeat((word >> (byte * 8)[None, :]) & 255, GROUP)
-    return scale
+def _byte_of_group(word, group, FORM: tl.constexpr):
+    if _is_byte(FORM):
+        word = (word >> (group % 4 * 8)) & 255
+    return word
 
 
-@triton.jit
-def _repeat(values, EVERY: tl.constexpr):  # [COLUMNS, n] -> [COLUMNS, n * EVERY]
-    """Every value as often, beside itself."""
-    COLUMNS: tl.constexpr = values.shape[0]
-    NUM: tl.constexpr = values.shape[1]
-    repeated = tl.broadcast_to(values[:, :, None], (COLUMNS, NUM, EVERY))
-    return tl.reshape(repeated, (COLUMNS, NUM * EVERY))
+@triton.constexpr_function
+def _is_summed(group):
+    """Whether all products of a block share a scale, which multiplies their sum."""
+    return group > 0 and group % BLOCK == 0
+
+
+@triton.constexpr_function
+def block_width(kind):
+    """Elements of a block of one output."""
+    return {"int8": 32, "int4": 16, "e2m1": 16}.get(kind, BLOCK)
+
+
+@triton.constexpr_function
+def _is_byte(form):
+    """Whether four scales share a word."""
+    return form in ("e8m0", "e4m3")
+
+
+@triton.constexpr_function
+def _is_exact(form, dtype):
+    """Whether codes times scales need no rounding; float16 has too few exponents."""
+    return form in ("e8m0", "e4m3") and dtype == tl.bfloat16
+
+
+@triton.constexpr_function
+def _groups_in_a_word(form):
+    return 4 if form in ("e8m0", "e4m3") else 1
 
 
 @triton.constexpr_function
@@ -214,86 +235,22 @@ def _widen_word(word, FORM: tl.constexpr):
     return wide
 
 
-@triton.jit
-def _widen_kernel(
-    codes,
-    words,
-    zeros,
-    factors,
-    out,  # [num_lines, K]
-    num_lines,
-    K,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    KIND: tl.constexpr,
-    GROUP: tl.constexpr,
-    FORM: tl.constexpr,
-    HAS_ZEROS: tl.constexpr,
-    HAS_FACTORS: tl.constexpr,
-):
-    HAS_NIBBLES: tl.constexpr = KIND == "int4" or KIND == "e2m1"
-    WIDTH: tl.constexpr = DEPTH // 2 if HAS_NIBBLES else DEPTH
-    line = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
-    is_line, place = line < num_lines, tl.arange(0, WIDTH)
-    stride = tl.cdiv(K, DEPTH) * WIDTH if HAS_NIBBLES else K
-    at = codes + line[:, None] * stride + (tl.program_id(1) * WIDTH + place)[None, :]
-    is_byte = HAS_NIBBLES | (tl.program_id(1) * WIDTH + place < K)
-    stored = tl.load(at, mask=is_line[:, None] & is_byte[None, :], other=0.0)
-    for half in tl.static_range(2 if HAS_NIBBLES else 1):
-        first = tl.program_id(1) * DEPTH + half * WIDTH
-        tile = _widen_tile(
-            _code_values(stored, half, KIND),
-            words,
-            zeros,
-            factors,
-            line,
-            is_line,
-            first,
-            K,
-            num_lines,
-            KIND,
-            GROUP,
-            FORM,
-            HAS_ZEROS,
-            HAS_FACTORS,
-        )
-        inside = is_line[:, None] & (first + place < K)[None, :]
-        target = out + line[:, None] * K + (first + place)[None, :]
-        tl.store(target, tile.to(out.dtype.element_ty), mask=inside)
-
-
-def widen_triton(weight: KernelWeight, dtype: torch.dtype) -> torch.Tensor:  # [out, in]
-    """The numbers of a weight in this type, in the order of its codes."""
-    rows, inputs = weight.shape
-    out = torch.empty((rows, inputs), dtype=dtype, device=weight.codes.device)
-    columns, depth = 32, NIBBLE_BLOCK
-    kernel: Any = _widen_kernel[(triton.cdiv(rows, columns), triton.cdiv(inputs, depth))]
-    pointers, constants = weight_arguments(weight)
-    kernel(*pointers, out, rows, inputs, COLUMNS=columns, DEPTH=depth, **constants)
-    return out
-
-
-def weight_arguments(
-    weight: DeviceWeight,
-) -> tuple[tuple[torch.Tensor, ...], dict[str, str | int | bool]]:
-    """What a kernel is told of a weight: codes, words, zero points and factors, and their kind.
-
-    A dense weight stands for all four: a kernel reads the first only.
-    """
-    if not isinstance(weight, KernelWeight):
-        return (weight,) * 4, _DENSE
-    scales = weight.scales
-    has_zeros, has_factors = len(scales.zeros) > 0, len(scales.factors) > 0
-    pointers = (
-        weight.codes,
-        scales.words,
-        scales.zeros if has_zeros else scales.words,
-        scales.factors if has_factors else scales.words,
-    )
-    return pointers, {
+def code_arguments(weight: KernelWeight) -> dict[str, object]:
+    """What a kernel is told of codes and of the scales of their groups."""
+    scales, has_zeros = weight.scales, len(weight.scales.zeros) > 0
+    return {
+        "codes": weight.codes,
+        "words": scales.words,
+        "zeros": scales.zeros if has_zeros else scales.words,
         "KIND": weight.kind,
         "GROUP": scales.group,
         "FORM": scales.form,
         "HAS_ZEROS": has_zeros,
-        "HAS_FACTORS": has_factors,
     }
+
+
+def weight_arguments(weight: KernelWeight) -> dict[str, object]:
+    """What a kernel is told of a weight: the same, and the factors of outputs."""
+    factors, has_factors = weight.scales.factors, len(weight.scales.factors) > 0
+    parts = {"factors": factors if has_factors else weight.scales.words}
+    return {**code_arguments(weight), **parts, "HAS_FACTORS": has_factors}

@@ -112,13 +112,6 @@ class QuantisedWeight:
             steps = steps * scales.factors
         return codes * self._spread(steps)
 
-    def in_blocks(self, block: int) -> Self:
-        """The same weight with other blocks; its last block is padded with zeros."""
-        if not self.has_nibbles:
-            return self
-        codes = pack_nibbles(unpack_nibbles(self.codes, self.block)[:, : self.inputs], block)
-        return replace(self, codes=codes, block=block)
-
     def _code_values(self) -> torch.Tensor:  # [out, in] float32; those of int4 from 0 to 15
         if not self.has_nibbles:
             return self.codes.float()

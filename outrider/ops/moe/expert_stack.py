@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.ops.linear.any_weight import AnyWeight, are_alike
-from outrider.ops.linear.kernel_weight import NIBBLE_BLOCK, KernelWeight, kernel_weight
+from outrider.ops.linear.kernel_weight import KernelWeight, kernel_weight
 from outrider.ops.linear.quantised_weight import GroupScales, QuantisedWeight
 
 
@@ -37,7 +37,7 @@ def stack_codes(
     for part in parts:
         if not isinstance(part, QuantisedWeight) or len(part.order):
             return None
-        piece = part.to(device).in_blocks(NIBBLE_BLOCK)
+        piece = part.to(device)
         if stack is None:
             stack = _empty_like(piece, shape[0] * shape[1])
         if not _is_like(stack, piece):

@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
-from outrider.ops.linear.kernel_weight import NIBBLE_BLOCK
+from outrider.ops.linear.code_values_triton import has_assembly
+from outrider.ops.linear.kernel_weight import BLOCK
 from outrider.ops.linear.linear_triton import LinearTile
 from outrider.ops.linear.quantised_product_triton import quantised_product, weight_arguments
 from outrider.ops.moe.expert_gate import NO_BIASES, SWIGLU, ExpertBiases, ExpertGate
@@ -28,7 +29,7 @@ _COMBINED = 1024  # columns per program
 @triton.jit(do_not_specialize=["num_blocks", "num_pairs"])
 def _grouped_kernel(
     x,  # [num_pairs / PAIRS_PER_ROW, K]
-    weight,  # [experts, N, K], or [experts, 2 N, K] when gated: gate, then up
+    codes,  # or numbers, [experts, N, K], or [experts, 2 N, K] when gated: gate, then up
     words,  # scales of quantised weights; see `quantised_product`
     zeros,
     factors,
@@ -60,10 +61,11 @@ def _grouped_kernel(
     FORM: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
     HAS_FACTORS: tl.constexpr,
+    COMPILED: tl.constexpr,
 ):
     # Tensor cores take 64 rows of their first operand: that is the weight unless x has as many.
     # Widened codes are in registers, from where only the first operand can be taken.
-    SWAP: tl.constexpr = COLUMNS >= 64 and (ROWS <= 64 or KIND != "dense")
+    SWAP: tl.constexpr = KIND != "dense" or (COLUMNS >= 64 and ROWS <= 64)
     OUTPUTS: tl.constexpr = COLUMNS // 2 if IS_GATED else COLUMNS
     column_tiles = tl.cdiv(N, OUTPUTS)
     band = tl.program_id(0) // (_BAND * column_tiles) * _BAND
@@ -85,7 +87,7 @@ def _grouped_kernel(
     x_line = x + (pair // PAIRS_PER_ROW).to(tl.int64) * x_stride
     is_column = column < N
     if KIND == "dense":
-        w_at = weight + lines[:, None] * K + depth[None, :]
+        w_at = codes + lines[:, None] * K + depth[None, :]
         x_at = x_line[:, None] + depth[None, :]
         total = tl.zeros((COLUMNS, ROWS) if SWAP else (ROWS, COLUMNS), tl.float32)
         for k in range(0, K, DEPTH):
@@ -102,26 +104,9 @@ def _grouped_kernel(
                 total = tl.dot(a, w.T, total, input_precision=PRECISION)
     else:
         total = quantised_product(
-            x_line,
-            is_row,
-            weight,
-            words,
-            zeros,
-            factors,
-            lines,
-            is_column,
-            num_lines,
-            K,
-            DEPTH,
-            SWAP,
-            IS_EVEN,
-            PRECISION,
-            KIND,
-            GROUP,
-            FORM,
-            HAS_ZEROS,
-            HAS_FACTORS,
-        )
+            x_line, is_row, codes, words, zeros, factors, lines, is_column, num_lines, 0, K, K,
+            IS_EVEN, PRECISION, KIND, GROUP, FORM, HAS_ZEROS, HAS_FACTORS, COMPILED,
+        )  # fmt: skip
     overlap.release(PDL)
     if SWAP:
         total = total.T
@@ -189,8 +174,8 @@ def add_experts_(
     """
     num_experts, top_k = gate_up.shape[0], experts.shape[1]
     tile = choose_expert_tile(experts.numel(), num_experts, x.element_size())
-    if isinstance(gate_up, QuantisedExperts):  # 4-bit codes lie in blocks as deep as a tile
-        tile = replace(tile, depth=NIBBLE_BLOCK)
+    if isinstance(gate_up, QuantisedExperts):
+        tile = replace(tile, depth=BLOCK)
     blocks = align_blocks(experts, num_experts, tile.rows)
     num_pairs = experts.numel()
     active = multiply_grouped(
@@ -232,32 +217,35 @@ def multiply_grouped(
     is_gated, form = gate is not None, gate or SWIGLU
     has_bias = bias.numel() > 0
     size = lines // (2 if is_gated else 1)
-    stacked = weight.weight if isinstance(weight, QuantisedExperts) else weight
-    pointers, constants = weight_arguments(stacked)
     outputs = tile.columns // (2 if is_gated else 1)
     out = torch.empty((num_pairs, size), dtype=x.dtype, device=x.device)
     kernel: Any = _grouped_kernel[(triton.cdiv(size, outputs) * num_blocks,)]
     kernel(
-        x, *pointers, bias if has_bias else x, blocks.rows, blocks.owners, out,
-        num_blocks, num_pairs, num_experts * lines, size, depth, x.stride(0), form.limit,
+        x=x, bias=bias if has_bias else x, rows=blocks.rows, owners=blocks.owners, out=out,
+        num_blocks=num_blocks, num_pairs=num_pairs, num_lines=num_experts * lines,
+        N=size, K=depth, x_stride=x.stride(0), limit=form.limit,
         PAIRS_PER_ROW=num_pairs // x.shape[0],
-        ROWS=tile.rows,
-        COLUMNS=tile.columns,
-        DEPTH=tile.depth,
+        ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
         IS_GATED=is_gated,
         IS_LIMITED=is_gated and form.limit < math.inf,
-        ALPHA=form.alpha,
-        SHIFT=form.shift,
-        HAS_BIAS=has_bias,
+        ALPHA=form.alpha, SHIFT=form.shift, HAS_BIAS=has_bias,
         IS_EVEN=size % outputs == 0 and depth % tile.depth == 0,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        PDL=overlap.is_on(x),
-        num_stages=tile.stages,
-        num_warps=tile.num_warps,
-        **constants,
+        PDL=overlap.is_on(x), COMPILED=has_assembly(x),
+        num_stages=tile.stages, num_warps=tile.num_warps,
+        **_arguments(weight),
         **overlap.options(x),
     )  # fmt: skip
     return out
+
+
+def _arguments(weight: ExpertStack) -> dict[str, object]:
+    """What a kernel is told of weights. Dense ones stand for all parts of quantised ones."""
+    if isinstance(weight, QuantisedExperts):
+        return weight_arguments(weight.weight)
+    parts = dict.fromkeys(("codes", "words", "zeros", "factors"), weight)
+    kind = {"KIND": "dense", "GROUP": 0, "FORM": "", "HAS_ZEROS": False, "HAS_FACTORS": False}
+    return {**parts, **kind}
 
 
 def choose_expert_tile(num_pairs: int, num_experts: int, itemsize: int) -> LinearTile:

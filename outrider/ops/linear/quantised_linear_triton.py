@@ -1,0 +1,205 @@
+"""x W^T for quantised weights of any number of rows, with the epilogues of `linear_triton.py`.
+
+The inputs of a narrow weight are summed in a few slices, and the sums of slices are added in order.
+The shape of the weight alone decides on slices, so they change no bit between batches. For few rows
+every slice has a block of threads; the last of them to finish adds all.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from outrider.ops import dependent_launch as overlap
+from outrider.ops import gpu_facts
+from outrider.ops.linear.code_values_triton import has_assembly
+from outrider.ops.linear.kernel_weight import BLOCK, KernelWeight
+from outrider.ops.linear.quantised_product_triton import quantised_product, weight_arguments
+from outrider.ops.linear.swiglu_triton import swiglu_of
+
+MOST_SLICES = 4
+MOST_SPLIT_ROWS = 128  # above, one block of threads sums all slices of a tile
+_ENOUGH_TILES = 256  # of 64 outputs: two for each core
+_LEAST_SLICE = 512  # inputs
+_TILE = 64  # outputs
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedTile:
+    """Sizes of the tile of one block of threads, and how far ahead it loads."""
+
+    rows: int
+    columns: int
+    stages: int
+    num_warps: int = 4
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_slices"])
+def _quantised_kernel(
+    x,  # [num_rows, K]
+    codes,  # [N, K], or [2 N, K] when gated: gate, then up; see `kernel_weight.py`
+    words,
+    zeros,
+    factors,
+    residual,  # [num_rows, N]
+    out,  # [num_rows, N]
+    partial,  # [tiles, slices, COLUMNS, ROWS] float32
+    arrivals,  # [tiles] int32 zeros
+    num_rows,
+    N,
+    K,
+    x_stride,
+    slice_size,
+    num_slices,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,  # of the weight; half of them are outputs when gated
+    IS_WHOLE: tl.constexpr,  # a block of threads sums one slice; else all of a tile
+    IS_SPLIT: tl.constexpr,  # there are several, whose sums are added by the last
+    IS_GATED: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    IS_EVEN: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
+    COMPILED: tl.constexpr,
+    KIND: tl.constexpr,
+    GROUP: tl.constexpr,
+    FORM: tl.constexpr,
+    HAS_ZEROS: tl.constexpr,
+    HAS_FACTORS: tl.constexpr,
+):
+    OUTPUTS: tl.constexpr = COLUMNS // 2 if IS_GATED else COLUMNS
+    column_tiles, row_tiles = tl.cdiv(N, OUTPUTS), tl.cdiv(num_rows, ROWS)
+    tiles = column_tiles * row_tiles
+    tile, piece = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    first = tile // row_tiles * OUTPUTS
+    channel = tl.arange(0, COLUMNS)
+    column = first + channel % OUTPUTS
+    line = (column + channel // OUTPUTS * N).to(tl.int64)
+    num_lines, is_column = N * 2 if IS_GATED else N, column < N
+    row = tile % row_tiles * ROWS + tl.arange(0, ROWS)
+    x_line, is_row = x + row.to(tl.int64) * x_stride, row < num_rows
+    overlap.wait(PDL)
+    total = tl.zeros((COLUMNS, ROWS), tl.float32)
+    if IS_WHOLE:
+        total = quantised_product(
+            x_line, is_row, codes, words, zeros, factors, line, is_column, num_lines,
+            piece * slice_size, tl.minimum(piece * slice_size + slice_size, K), K,
+            IS_EVEN, PRECISION, KIND, GROUP, FORM, HAS_ZEROS, HAS_FACTORS, COMPILED,
+        )  # fmt: skip
+    else:
+        for begin in range(0, K, slice_size):
+            total += quantised_product(
+                x_line, is_row, codes, words, zeros, factors, line, is_column, num_lines,
+                begin, tl.minimum(begin + slice_size, K), K,
+                IS_EVEN, PRECISION, KIND, GROUP, FORM, HAS_ZEROS, HAS_FACTORS, COMPILED,
+            )  # fmt: skip
+    if IS_SPLIT:
+        cell = tl.arange(0, COLUMNS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+        at = partial + tile.to(tl.int64) * num_slices * (COLUMNS * ROWS) + cell
+        tl.store(at + piece * (COLUMNS * ROWS), total)
+        tl.debug_barrier()  # all threads have stored before one of them says so
+        is_last = tl.atomic_add(arrivals + tile, 1, sem="acq_rel") == num_slices - 1
+        overlap.release(PDL)
+        if not is_last:
+            return
+        tl.store(arrivals + tile, 0)
+        total = tl.load(at, cache_modifier=".cg")
+        for each in range(1, num_slices):
+            total += tl.load(at + each * (COLUMNS * ROWS), cache_modifier=".cg")
+    else:
+        overlap.release(PDL)
+    total = total.T
+    if IS_GATED:
+        halves = tl.permute(tl.reshape(total, (ROWS, 2, OUTPUTS)), (0, 2, 1))
+        gate, up = tl.split(halves)
+        total = swiglu_of(gate, up, out.dtype.element_ty)
+    output = first + tl.arange(0, OUTPUTS)
+    at = row[:, None].to(tl.int64) * N + output[None, :]
+    inside = is_row[:, None] & (output < N)[None, :]
+    if HAS_RESIDUAL:
+        total += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+
+
+def multiply_quantised(
+    x: torch.Tensor,  # [n, in] in the order of codes
+    weight: KernelWeight,  # [out, in], or [2 * out, in] when gated
+    residual: torch.Tensor,  # [n, out] contiguous; any tensor if there is none
+    arrivals: torch.Tensor,  # from `no_arrivals`
+    *,
+    has_residual: bool = False,
+    is_gated: bool = False,
+    tile: QuantisedTile | None = None,
+) -> torch.Tensor:  # [n, out]
+    """x W^T, residual + x W^T, or SwiGLU of its halves; `tile` is for benchmarks that sweep."""
+    (num_rows, inputs), lines = x.shape, weight.shape[0]
+    tile = tile or choose_tile(num_rows, weight, x)
+    size, outputs = (lines // 2, tile.columns // 2) if is_gated else (lines, tile.columns)
+    slices, slice_size = slices_of(*weight.shape)
+    tiles = triton.cdiv(size, outputs) * triton.cdiv(num_rows, tile.rows)
+    is_split = slices > 1 and num_rows <= min(MOST_SPLIT_ROWS, tile.rows)
+    out = torch.empty((num_rows, size), dtype=x.dtype, device=x.device)
+    cells = tiles * slices * tile.columns * tile.rows if is_split else 0
+    kernel: Any = _quantised_kernel[(tiles * (slices if is_split else 1),)]
+    kernel(
+        x=x,
+        residual=residual,
+        out=out,
+        partial=torch.empty(cells, dtype=torch.float32, device=x.device),
+        arrivals=arrivals,
+        num_rows=num_rows,
+        N=size,
+        K=inputs,
+        x_stride=x.stride(0),
+        slice_size=slice_size,
+        num_slices=slices,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        IS_WHOLE=is_split or slices == 1,
+        IS_SPLIT=is_split,
+        IS_GATED=is_gated,
+        HAS_RESIDUAL=has_residual,
+        IS_EVEN=size % outputs == 0 and inputs % BLOCK == 0,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        PDL=overlap.is_on(x),
+        COMPILED=has_assembly(x),
+        num_stages=tile.stages,
+        num_warps=tile.num_warps,
+        **weight_arguments(weight),
+        **overlap.options(x),
+    )
+    return out
+
+
+def no_arrivals(weight: KernelWeight) -> torch.Tensor:
+    """Counters of the slices of every tile that have been summed. A product leaves them zero."""
+    most = triton.cdiv(weight.shape[0], _TILE // 2)
+    return torch.zeros(most, dtype=torch.int32, device=weight.codes.device)
+
+
+def slices_of(outputs: int, inputs: int) -> tuple[int, int]:
+    """Number and inputs of the slices of a weight: as few as fill the cores with few rows."""
+    num, tiles = 1, -(-outputs // _TILE)
+    while num < MOST_SLICES and tiles * num < _ENOUGH_TILES and inputs >= 2 * num * _LEAST_SLICE:
+        num *= 2
+    size = triton.cdiv(triton.cdiv(inputs, BLOCK), num) * BLOCK
+    return triton.cdiv(inputs, size), size
+
+
+def choose_tile(num_rows: int, weight: KernelWeight, x: torch.Tensor) -> QuantisedTile:
+    """Measured on an H200 at the shapes of Llama-3.1-8B (docs/lab/log.md)."""
+    if x.element_size() == 4:  # float32 is for tests, not for speed
+        return QuantisedTile(16, 32, stages=2)
+    if num_rows <= 32:
+        tile = QuantisedTile(16 if num_rows <= 16 else 32, 64, stages=4)
+    elif num_rows <= 64:
+        tile = QuantisedTile(64, 128, stages=3, num_warps=8)
+    elif num_rows <= MOST_SPLIT_ROWS:
+        tile = QuantisedTile(128, 64, stages=3)
+    else:
+        tile = QuantisedTile(128, 128, stages=3, num_warps=8)
+    each = weight.codes[0, 0, 0].nbytes * tile.columns + BLOCK * x.element_size() * tile.rows
+    return replace(tile, stages=min(tile.stages, max(1, gpu_facts.shared_bytes(x) // each)))
