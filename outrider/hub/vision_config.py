@@ -57,10 +57,11 @@ def _parse(fields: Mapping[str, Any], kind: VisionKind, architecture: str) -> Vi
     image_token = int(fields["image_token_id"])
     if kind == "qwen2.5-vl":
         return VisionConfig(kind=kind, architecture=architecture, image_token=image_token)
-    vision, scale = fields["vision_config"], int(fields["scale_factor"])
+    vision, scale = fields["vision_config"], int(fields.get("scale_factor", 2))
     tile, patch = int(vision["image_size"]), int(vision["patch_size"])
-    edge = tile // patch // scale
-    if edge < 1 or edge * scale * patch != tile:
+    patches = tile // patch  # pixels behind the last whole patch are not read
+    edge = patches // scale
+    if edge < 1 or edge * scale != patches:
         raise ValueError(f"image_size {tile}, patch_size {patch}, scale_factor {scale}")
     return VisionConfig(
         kind=kind,
