@@ -11,8 +11,13 @@ from outrider.models.dflash.dflash_tensors import (
     MARKOV_GATE,
     MARKOV_TO,
     MASK_VECTOR,
+    SELECTOR_FROM,
+    SELECTOR_SCALE,
+    SELECTOR_TO,
+    conv_name,
 )
 from outrider.models.dflash.markov_head import ConfidenceHead, MarkovHead
+from outrider.models.dflash.slot_conv import SlotConv, SlotConvs
 from outrider.models.draft_model import ModelFacts
 from outrider.models.eagle.eagle_layer import NormedHeadLayer
 from outrider.models.eagle.head_builder import HeadBuilder
@@ -34,7 +39,10 @@ def build_dflash(
         attention=config.layer.attention,
         begins_with_forward=True,
     )
-    layers = [builder.normed_layer(index) for index in range(config.num_layers)]
+    layers = [
+        builder.normed_layer(index, _convs(blocks, builder, index))
+        for index in range(config.num_layers)
+    ]
     return DFlashHead(facts, blocks.block, _parts(blocks, layers, builder, tensors))
 
 
@@ -55,12 +63,31 @@ def _parts(
         norm=builder.norm("norm.weight"),
         score=builder.score(),
         target_ids=builder.target_ids(),
+        num_candidates=blocks.local.num_candidates if blocks.local else None,
         markov=_markov(blocks, builder),
         confidence=_confidence(blocks, tensors, embedding.device),
     )
 
 
+def _convs(blocks: BlockHeadConfig, builder: HeadBuilder, layer: int) -> SlotConvs | None:
+    if blocks.local is None:
+        return None
+    attention, mlp = (
+        SlotConv(
+            base=builder.read(conv_name(layer, part) + "base_kernel"),
+            project=builder.linear(conv_name(layer, part) + "kernel_projection", has_bias=False),
+            size=blocks.block.size,
+        )
+        for part in ("attention", "mlp")
+    )
+    return SlotConvs(attention=attention, mlp=mlp)
+
+
 def _markov(blocks: BlockHeadConfig, builder: HeadBuilder) -> MarkovHead | None:
+    if blocks.local is not None:
+        scale = builder.linear(SELECTOR_SCALE, has_bias=False)
+        score = builder.make_linear(builder.read(SELECTOR_TO))
+        return MarkovHead(vectors=builder.read(SELECTOR_FROM), score=score, gate=None, scale=scale)
     if blocks.markov is None:
         return None
     gate = builder.linear(MARKOV_GATE, has_bias=True) if blocks.markov.is_gated else None

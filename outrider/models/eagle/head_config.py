@@ -8,7 +8,7 @@ from outrider.models.draft_model import AuxLayers
 from outrider.models.model_config import AttentionConfig, BlockConfig
 from outrider.models.rope_config import RopeConfig
 
-Algorithm = Literal["eagle", "eagle3", "peagle", "dflash", "dspark"]
+Algorithm = Literal["eagle", "eagle3", "peagle", "dflash", "dflash2", "dspark"]
 Dialect = Literal["SafeAILab", "SGLang", "vLLM", "speculators", "z-lab", "DeepSpec", "SpecForge"]
 AuxNorm = Literal["none", "each", "joint"]  # of the aux states, before `fc`
 
@@ -78,6 +78,16 @@ class ConfidenceConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LocalConfig:
+    """How slots that are near each other agree (DFlash2)."""
+
+    taps: int  # slots that a convolution reads
+    group: int  # channels that share what a kernel has of its slot
+    rank: int  # of what the token before adds to the logits
+    num_candidates: int  # best tokens of a slot that are drafted at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockHeadConfig:
     """What a head that drafts a block in one pass has besides."""
 
@@ -87,6 +97,7 @@ class BlockHeadConfig:
     has_mask_vector: bool  # the head stores what a mask is embedded as; else a token's embedding
     markov: MarkovConfig | None
     confidence: ConfidenceConfig | None
+    local: LocalConfig | None = None  # only DFlash2 has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ _ALGORITHMS: dict[Algorithm, str] = {
     "eagle3": "EAGLE-3",
     "peagle": "P-EAGLE",
     "dflash": "DFlash",
+    "dflash2": "DFlash2",
     "dspark": "DSpark",
 }
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -262,6 +263,9 @@ def _block(blocks: BlockHeadConfig) -> str:
     ]
     parts += [f"Markov head of rank {blocks.markov.rank}"] if blocks.markov else []
     parts += ["confidence head"] if blocks.confidence else []
+    if local := blocks.local:
+        parts.append(f"convolutions of {local.taps} slots")
+        parts.append(f"selector of rank {local.rank} among {local.num_candidates} tokens")
     return ", ".join(parts)
 
 
