@@ -8,6 +8,8 @@ import hmac
 import json
 import secrets
 import select
+import struct
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,14 +26,17 @@ from outrider.wire.transfer_order import TransferSide
 
 Message = Mapping[str, Any]
 _MAX_BYTES = 2**22  # of one message: a list of pages has at most some hundred thousand numbers
+_SIZE = struct.Struct("!i")  # before each message: that of multiprocessing's connections
+_SLOWEST = 2**20  # bytes of a tensor per second; a peer that sends fewer is given up
 
 
 class SideChannel:
     """Owns one authenticated connection. Everything that is wrong with it is an OSError."""
 
-    def __init__(self, opened: NodeConnection, tags: SessionTags) -> None:
+    def __init__(self, opened: NodeConnection, tags: SessionTags, *, stall_s: float) -> None:
         self._opened = opened
         self._tags = tags
+        self._stall_s = stall_s  # for a whole message: one may come byte by byte
 
     @property
     def is_closed(self) -> bool:
@@ -47,7 +52,11 @@ class SideChannel:
         self._opened.connection.send_bytes(self._tags.sent.next(message) + message)
 
     def _receive_bytes(self) -> bytes:
-        received = self._opened.connection.recv_bytes(_MAX_BYTES + TAG_BYTES)
+        end_s = time.monotonic() + self._stall_s
+        (size,) = _SIZE.unpack(self._read(_SIZE.size, end_s))
+        if not TAG_BYTES <= size <= _MAX_BYTES + TAG_BYTES:
+            raise ConnectionError(f"the peer sent a message of {size} bytes")
+        received = self._read(size, end_s)
         tag, message = received[:TAG_BYTES], received[TAG_BYTES:]
         self._check(tag, self._tags.received.next(message))
         return message
@@ -60,10 +69,8 @@ class SideChannel:
         """The next message; raises OSError if none comes in time or if it is none."""
         try:
             message = json.loads(self._receive_bytes())
-        except (EOFError, ValueError, RecursionError) as error:
-            raise ConnectionError(
-                f"the peer closed the side channel or broke it ({error})"
-            ) from error
+        except (ValueError, RecursionError) as error:
+            raise ConnectionError(f"the peer broke the side channel ({error})") from error
         if not isinstance(message, dict):
             raise ConnectionError("the peer sent something that is no message")
         return message
@@ -79,14 +86,25 @@ class SideChannel:
         self._opened.socket.sendall(self._tags.sent.next(values_bytes))
 
     def receive_tensor(self, values: torch.Tensor) -> None:  # [n, bytes] uint8 on the host
-        """Fill the tensor; raises OSError if bytes stop coming, or are not those of the peer."""
-        values_bytes, tag = values.numpy().data.cast("B"), bytearray(TAG_BYTES)
-        self._fill(values_bytes)
-        self._fill(memoryview(tag))
-        self._check(bytes(tag), self._tags.received.next(values_bytes))
+        """Fill the tensor; raises OSError if bytes are slow, or are not those of the peer."""
+        values_bytes = values.numpy().data.cast("B")
+        end_s = time.monotonic() + self._stall_s + len(values_bytes) / _SLOWEST
+        self._fill(values_bytes, end_s)
+        tag = self._read(TAG_BYTES, end_s)
+        self._check(tag, self._tags.received.next(values_bytes))
 
-    def _fill(self, left: memoryview) -> None:
+    def _read(self, num_bytes: int, end_s: float) -> bytes:
+        read = bytearray(num_bytes)
+        self._fill(memoryview(read), end_s)
+        return bytes(read)
+
+    def _fill(self, left: memoryview, end_s: float) -> None:
+        poll = select.poll()
+        poll.register(self._opened.socket, select.POLLIN)
         while left:
+            wait_s = end_s - time.monotonic()
+            if wait_s <= 0 or not poll.poll(wait_s * 1000):
+                raise TimeoutError("the peer sent no whole message in time")
             num_bytes = self._opened.socket.recv_into(left)
             if not num_bytes:
                 raise ConnectionError("the peer closed the side channel")
@@ -110,4 +128,5 @@ def open_channel(
     except (EOFError, OSError) as error:
         opened.close()
         raise ConnectionError(f"the peer closed the side channel ({error})") from error
-    return SideChannel(opened, session_tags(key, side, own=own, theirs=theirs))
+    tags = session_tags(key, side, own=own, theirs=theirs)
+    return SideChannel(opened, tags, stall_s=stall_s)

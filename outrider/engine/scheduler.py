@@ -35,6 +35,7 @@ from outrider.wire.engine_stats import (
     TransferCounts,
 )
 from outrider.wire.failure import FailureKind, failure_of
+from outrider.wire.image_span import shift_before
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.scheduled_batch import ScheduledBatch, ScheduledChunk
 from outrider.wire.step_result import RowDetails, StepResult
@@ -326,6 +327,7 @@ class Scheduler:
             follower=request.tokens[stop] if stop < len(request.tokens) else -1,
             embeds=spans_within(request.submission.embeds, start, stop),
             images=spans_within(request.submission.images, start, stop),
+            shift=shift_before(request.submission.images, start),
         )
         decision.chunk(placement, chunk)
         placement.bound = stop

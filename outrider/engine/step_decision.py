@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from outrider.engine.request import Placement, Request
 from outrider.wire.adapter import AdapterLoad
 from outrider.wire.draft_budget import Budget
+from outrider.wire.image_span import shift_before
 from outrider.wire.row_sampling import Penalties
 from outrider.wire.scheduled_batch import (
     PageGrant,
@@ -76,6 +77,7 @@ class StepDecision:
             snapshot=0 if arrived else placement.lease.snapshots.restored,
             owner=owner,
             adapter_slot=adapter_slot,
+            shift=shift_before(submission.images, num_prompt),
         )
         self.grant(placement, tuple(placement.lease.pages))
 

@@ -27,7 +27,7 @@ _VALUE_BYTES = 40
 _LOGPROB_BYTES = 120
 _STATE_BYTES = 64  # of a channel of a hidden state: a number of Python, and its digits
 _GRAMMAR_BYTES = 16  # of a character of a grammar: its text, the parsed form, the message
-_IMAGE_BYTES = 16 << 20  # after resizing: 17 tiles of SmolVLM are 13 MiB
+_IMAGE_BYTES = 40 << 20  # after resizing: 17 tiles of SmolVLM are 13 MiB, of Qwen2.5-VL up to 37
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

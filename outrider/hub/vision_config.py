@@ -13,6 +13,7 @@ VisionKind = Literal["none", "idefics3", "qwen2.5-vl"]
 _KINDS: Mapping[str, VisionKind] = {
     "Idefics3ForConditionalGeneration": "idefics3",
     "SmolVLMForConditionalGeneration": "idefics3",
+    "Qwen2_5_VLForConditionalGeneration": "qwen2.5-vl",
 }
 
 
@@ -54,10 +55,13 @@ def read_vision(folder: Path) -> VisionConfig:
 
 def _parse(fields: Mapping[str, Any], kind: VisionKind, architecture: str) -> VisionConfig:
     image_token = int(fields["image_token_id"])
-    vision, scale = fields["vision_config"], int(fields["scale_factor"])
+    if kind == "qwen2.5-vl":
+        return VisionConfig(kind=kind, architecture=architecture, image_token=image_token)
+    vision, scale = fields["vision_config"], int(fields.get("scale_factor", 2))
     tile, patch = int(vision["image_size"]), int(vision["patch_size"])
-    edge = tile // patch // scale
-    if edge < 1 or edge * scale * patch != tile:
+    patches = tile // patch  # pixels behind the last whole patch are not read
+    edge = patches // scale
+    if edge < 1 or edge * scale != patches:
         raise ValueError(f"image_size {tile}, patch_size {patch}, scale_factor {scale}")
     return VisionConfig(
         kind=kind,

@@ -13,7 +13,7 @@ from outrider.kv.reference_attention import ReferenceAttention
 from outrider.ops.compiled.why_not_compiled import why_not_compiled
 from outrider.step.attention_backend import AttentionBackend
 
-_COMPILED = "outrider.ops.attention.attend_in_place"
+_COMPILED = "outrider.kv.compiled_attention"
 
 
 def choose_attention(
@@ -30,7 +30,8 @@ def choose_attention(
             choose_attention("auto", device, page_size=page_size, dtype=dtype, users=users)
         )
     if device.type != "cuda":
-        return _cpu_attention(name, page_size=page_size, dtype=dtype)
+        has_latents = any(user.is_latent for user in users)
+        return _cpu_attention(name, page_size=page_size, dtype=dtype, has_latents=has_latents)
     if find_spec("triton") is None:
         raise ConfigError("a CUDA device needs Triton; pip install triton, or use --device cpu")
     from outrider.kv.triton_attention import TritonAttention  # its kernels import Triton
@@ -38,7 +39,9 @@ def choose_attention(
     return TritonAttention(page_size=page_size, users=users)
 
 
-def _cpu_attention(name: AttentionName, *, page_size: int, dtype: torch.dtype) -> AttentionBackend:
+def _cpu_attention(
+    name: AttentionName, *, page_size: int, dtype: torch.dtype, has_latents: bool
+) -> AttentionBackend:
     reason = "" if name == "reference" else _why_not_compiled(dtype)
     if name == "compiled" and reason:
         raise ConfigError(f"the attention backend compiled cannot run: {reason}; use reference")
@@ -46,7 +49,7 @@ def _cpu_attention(name: AttentionName, *, page_size: int, dtype: torch.dtype) -
         return ReferenceAttention(page_size=page_size, dtype=dtype)
     from outrider.kv.compiled_attention import CompiledAttention  # its loops import numba
 
-    return CompiledAttention(page_size=page_size, dtype=dtype)
+    return CompiledAttention(page_size=page_size, dtype=dtype, has_latents=has_latents)
 
 
 def _why_not_compiled(dtype: torch.dtype) -> str:

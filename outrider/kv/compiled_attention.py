@@ -6,12 +6,28 @@ from torch.autograd import profiler
 from outrider.kv.reference_attention import ReferenceAttention, ReferencePlan
 from outrider.ops.attention.attend_in_place import QueryGroup, attend_in_place
 from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.ops.attention.fill_seen_keys import fill_seen_keys
+from outrider.ops.attention.ordered_attention import SLOT_ORDER, KeyOrder, SeenKeys
 from outrider.ops.tree.place_nodes import node_of_query
+from outrider.step.arena import Arena
+from outrider.step.attention_backend import AttentionScope
 from outrider.step.plan import AttentionPlan
+from outrider.step.shape import StepShape
 
 
 class CompiledAttention(ReferenceAttention):
     """Plans a step as the reference does, and reads latents like it."""
+
+    def __init__(self, *, page_size: int, dtype: torch.dtype, has_latents: bool = True) -> None:
+        super().__init__(page_size=page_size, dtype=dtype)
+        self._has_latents = has_latents
+
+    def _bind_order(self, arena: Arena, shape: StepShape) -> KeyOrder:
+        # Compiled loops read visible keys in the order of slots; on a path, that of positions.
+        return super()._bind_order(arena, shape) if self._has_latents else SLOT_ORDER
+
+    def _fill_seen(self, group: SeenKeys, scope: AttentionScope) -> None:
+        fill_seen_keys(group, scope.decode, scope.ancestors, scope.page_table, self._page_size)
 
     def run(
         self,

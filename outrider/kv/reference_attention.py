@@ -181,6 +181,15 @@ class ReferenceAttention:
         )
 
     def _fill_decode(self, group: SeenKeys, scope: AttentionScope) -> None:
+        group.indices.clear()
+        group.windowed.clear()
+        self._fill_seen(group, scope)
+        if isinstance(group.order, TreeOrder):
+            lengths = scope.decode.lengths
+            fill_tree_order(group.order, scope.ancestors, lengths, first=scope.first_node)
+
+    def _fill_seen(self, group: SeenKeys, scope: AttentionScope) -> None:
+        """Write the slots of decode rows, and the mask of their nodes."""
         decode = scope.decode
         self._fill_slots(group, decode.rows, scope.page_table)
         keys = _key_positions(group)  # [keys]
@@ -188,11 +197,11 @@ class ReferenceAttention:
         bit = scope.ancestors[:, :, None] >> tail.clamp(0, MAX_NODES - 1)  # [rows, nodes, keys]
         is_ancestor = (bit & 1).bool() & (tail < MAX_NODES)
         _fill_mask(group, visible=(tail < 0) | is_ancestor)
-        if isinstance(group.order, TreeOrder):
-            fill_tree_order(group.order, scope.ancestors, decode.lengths, first=scope.first_node)
 
     def _fill_chunk(self, plan: ReferencePlan, scope: AttentionScope) -> None:
         chunk, width = scope.chunk, plan.shape.chunk.width
+        plan.chunk.indices.clear()
+        plan.chunk.windowed.clear()
         self._fill_slots(plan.chunk, chunk.rows, scope.page_table)
         offsets = chunk_offsets(chunk)
         torch.add(chunk.owners * width, offsets, out=plan.places)
@@ -209,8 +218,6 @@ class ReferenceAttention:
         pages = page_table[:, : group.num_pages].index_select(0, rows)
         place = torch.arange(size, device=rows.device)
         slots = (pages[:, :, None] * size + place).flatten(1)
-        group.indices.clear()
-        group.windowed.clear()
         group.slots.zero_()
         group.slots[:, : slots.shape[1]] = slots
 

@@ -177,7 +177,7 @@ class Decoder:
         num_query = queries.tokens.shape[0]
         steps = [
             AttentionStep(
-                rotation=rotary.at(queries.positions),
+                rotation=rotary.at(_rotary_positions(plan)),
                 slots=queries.slots,
                 backend=attention,
                 plan=plan.attention,
@@ -246,6 +246,11 @@ class Decoder:
         return Decoder(
             self.config, parts, share=self.share, ranks=self.ranks, adapters=self.adapters
         )
+
+
+def _rotary_positions(plan: StepPlan) -> torch.Tensor:  # [num_query], or [3, num_query] with axes
+    positions, shifts = plan.queries.positions, plan.axes.shifts
+    return positions + shifts if shifts.shape[1] else positions
 
 
 def _copy_aux(aux: AuxStates, depth: int, stream: torch.Tensor) -> None:

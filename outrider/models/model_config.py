@@ -131,6 +131,11 @@ class ModelConfig:
         return True
 
     @property
+    def has_axes(self) -> bool:
+        """Whether rotary positions have three axes (mrope)."""
+        return bool(self.rope.sections)
+
+    @property
     def has_row_state(self) -> bool:
         """Whether rows have recurrent states outside of pages."""
         return bool(self.recurrence.layers)

@@ -101,6 +101,7 @@ class RopeStyle:
     """In what the rotary embeddings of single layers differ."""
 
     local_theta: float = 0.0  # of layers with windows, if they have a rope of their own; 0: no
+    has_axes: bool = False  # positions of images have three axes (mrope)
     is_listed: bool = False  # `no_rope_layers` has 0 for layers without rope
     is_interleaved: bool = False  # rotated pairs are stored side by side
     is_of_windows: bool = False  # layers without sliding window have no rope
@@ -298,6 +299,16 @@ _IDEFICS3 = Family(
         others=("model.vision_model.", "model.connector."),
     ),
 )
+_QWEN2_5_VL = Family(
+    name="qwen2.5-vl",
+    has_qkv_bias=True,
+    reads_images=True,
+    windows=_QWEN_WINDOWS,
+    ropes=RopeStyle(has_axes=True),
+    theta=1e6,
+    # Published folders have neither an object of the text model nor a prefix of its tensors.
+    nesting=replace(_WITH_PICTURES, others=("model.visual.", "visual."), is_optional=True),
+)
 _OUT_OF_PICTURES = replace(_WITH_PICTURES, fields="", others=(), is_optional=True)
 
 FAMILIES = {
@@ -330,6 +341,7 @@ FAMILIES = {
         name="phi3", style=LayerStyle(has_fused_projections=True), windows=_ALL_WINDOWS
     ),
     "Qwen2ForCausalLM": Family(name="qwen2", has_qkv_bias=True, windows=_QWEN_WINDOWS),
+    "Qwen2_5_VLForConditionalGeneration": _QWEN2_5_VL,
     "Qwen3ForCausalLM": Family(name="qwen3", has_head_norm=True, windows=_QWEN_WINDOWS),
     "Qwen3MoeForCausalLM": Family(
         name="qwen3-moe",

@@ -20,6 +20,9 @@ class RopeConfig:
     )
     share: float = 1.0  # of a head's channels that are rotated: the first ones
 
+    # Pairs of channels that rotate by time, by row and by column (mrope); empty: one position.
+    sections: tuple[int, ...] = ()
+
     def num_rotated(self, head_dim: int) -> int:
         """Rotated channels of a head."""
         return int(head_dim * self.share)
@@ -36,6 +39,7 @@ def parse_rope(fields: dict[str, Any], max_context: int, family: Family) -> Rope
         rope["rope_theta"] = fields["rope_theta"]
     theta = read_real(rope, "rope_theta") if "rope_theta" in rope else family.theta
     rope.pop("rope_theta", None)
+    sections = _pop_sections(rope) if family.ropes.has_axes else ()
     if family.recurrent_projections != "none":  # positions of images; they do not matter for text
         rope = {key: value for key, value in rope.items() if not key.startswith("mrope_")}
     if "mscale" in rope and not family.has_latents:
@@ -53,14 +57,35 @@ def parse_rope(fields: dict[str, Any], max_context: int, family: Family) -> Rope
         theta=theta,
         share=share,
         scaling=parse_scaling(rope, max_context),
+        sections=sections,
         is_interleaved=family.ropes.is_interleaved
         or (family.has_latents and bool(fields.get("rope_interleave", True))),
     )
 
 
+def _pop_sections(rope: dict[str, Any]) -> tuple[int, ...]:
+    """The sections, which older files call a kind of scaling."""
+    sections = rope.pop("mrope_section", None)
+    for key in ("rope_type", "type"):
+        if rope.get(key) == "mrope":
+            rope[key] = "default"
+    is_list = isinstance(sections, list) and len(sections) == 3
+    if not is_list or any(type(each) is not int or each < 0 for each in sections):
+        raise ConfigError(
+            f"config.json needs mrope_section with three numbers of channel pairs, got {sections}; "
+            "download it again"
+        )
+    return tuple(sections)
+
+
 def check_pairs(rope: RopeConfig, head_dim: int) -> None:
-    """Refuse an odd number of rotated channels."""
+    """Refuse an odd number of rotated channels, and sections of another number."""
     rotated = rope.num_rotated(head_dim)
+    if rope.sections and 2 * sum(rope.sections) != head_dim:
+        raise ConfigError(
+            f"config.json has mrope_section {list(rope.sections)} for heads of {head_dim} channels;"
+            " their sum must be a half of it"
+        )
     if rope != NO_ROPE and (rotated < 2 or rotated % 2):
         raise ConfigError(
             f"config.json rotates {rotated} of the {head_dim} channels of a head, and "

@@ -50,6 +50,11 @@ class TargetConfig(Protocol):
         ...
 
     @property
+    def has_axes(self) -> bool:
+        """Whether rotary positions have three axes (mrope)."""
+        ...
+
+    @property
     def has_row_state(self) -> bool:
         """Whether rows have state outside of pages: then drafts are chains, without trees."""
         ...

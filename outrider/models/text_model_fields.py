@@ -1,7 +1,7 @@
 """The text model in a folder with more parts: its fields and its tensor names."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outrider.errors import ConfigError
@@ -22,14 +22,14 @@ class Nesting:
     ours: str = ""
     stored: str = ""
     others: tuple[str, ...] = ()  # prefixes of tensors of parts that are not loaded
-    is_optional: bool = False  # the tensors may also be stored under our names
+    is_optional: bool = False  # fields and tensors may also be stored as of a model of its own
 
     def as_found(self, stored: Collection[str]) -> "Nesting":
         """The nesting that these stored names have."""
         if self == FLAT and _WITHOUT_PREFIX in stored:
             return _BARE
         if self.is_optional and not any(name.startswith(self.stored) for name in stored):
-            return FLAT
+            return replace(self, ours="", stored="")
         return self
 
     def our_name(self, stored: str) -> str:
@@ -46,9 +46,9 @@ class Nesting:
 
     def text_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of the text model, as in a config.json of its own."""
-        if not self.fields:
+        inner = fields.get(self.fields) if self.fields else None
+        if not self.fields or (self.is_optional and inner is None):
             return fields
-        inner = fields.get(self.fields)
         if not isinstance(inner, dict):
             raise ConfigError(
                 f"config.json needs an object {self.fields}, got {inner}; download it again"

@@ -304,6 +304,7 @@ def _planner(
         embeds=EmbedsBuffer(
             arena, loaded.model.embedding, most_tokens=most_tokens, encode_image=images.vectors
         ),
+        has_axes=loaded.model.config.has_axes,
     )
 
 

@@ -28,7 +28,7 @@ from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.commit import commit
 from outrider.spec.guarded_drafter import GuardedDrafter
 from outrider.step.attention_backend import AttentionPlanner
-from outrider.step.fill_plan import fill, fill_adapters, resolve_lengths
+from outrider.step.fill_plan import fill, fill_adapters, fill_axes, resolve_lengths
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import ALL_STATES, NO_STATES
@@ -120,6 +120,7 @@ class StepProgram:
             page_size=self.state.kv.layout.page_size,
         )
         fill_adapters(plan, self.state.rows)
+        fill_axes(plan, self.state.rows)
 
     def _sample(
         self, plan: StepPlan, tree: DraftTree, hidden_states: torch.Tensor

@@ -149,7 +149,7 @@ class Runner:
         with self.stream.active():
             # A step that broke off can leave values that are not finite, which pools never hold.
             pages.clean(torch.unique(rows.pages))
-            for table in (rows.pages, rows.lengths, rows.last_tokens, rows.adapters):
+            for table in (rows.pages, rows.lengths, rows.last_tokens, rows.adapters, rows.shifts):
                 table.zero_()
             self._program.drafter.forget()
             self.stream.record_event().wait()

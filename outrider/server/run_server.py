@@ -11,7 +11,7 @@ from outrider.config.engine_config import LoraConfig
 from outrider.config.log_settings import LogSettings
 from outrider.config.node_address import listen_for_nodes
 from outrider.errors import ConfigError, RequestError
-from outrider.frontend.images.image_prompts import open_image_prompts
+from outrider.frontend.images.image_prompts import PromptImages, open_image_prompts
 from outrider.frontend.open_model import OpenedModel
 from outrider.frontend.tokenizer.read_vocabulary import vocabulary_of
 from outrider.server.answer_request import ServedModel
@@ -96,10 +96,7 @@ async def _serve(
     tokenizer = opened.tokenizer
     tracer = open_tracer(settings.web.otlp_traces_endpoint, settings.model.name)
     try:
-        # It imports transformers, for models that read images, while the workers load.
-        opening = asyncio.create_task(
-            asyncio.to_thread(open_image_prompts, opened.folder, opened.vision, opened.image_limits)
-        )
+        images = _open_images(opened)
         all_facts = await asyncio.gather(*(each.start() for each in supervisors))
         facts, meter = all_facts[0], Meter(settings.model.name)
         check_same_devices(all_facts)
@@ -111,7 +108,7 @@ async def _serve(
             for each in all_facts
         ]
         async_engine = AsyncEngine(
-            RemoteReplicas(engines), tokenizer, meter, settings.rules, tracer, await opening
+            RemoteReplicas(engines), tokenizer, meter, settings.rules, tracer, await images
         )
         model = replace(
             settings.model,
@@ -140,6 +137,14 @@ async def _serve(
     finally:
         tracer.close()
         await asyncio.gather(*(each.stop() for each in supervisors))
+
+
+def _open_images(opened: OpenedModel) -> asyncio.Task[PromptImages]:
+    """Models that read images import transformers, while the workers load."""
+    images = asyncio.to_thread(
+        open_image_prompts, opened.folder, opened.vision, opened.image_limits
+    )
+    return asyncio.create_task(images)
 
 
 async def _load_adapters(async_engine: AsyncEngine, model: ServedModel, config: LoraConfig) -> None:

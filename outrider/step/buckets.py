@@ -93,6 +93,7 @@ class Buckets:
             pages=pages.up(-(-self._most_keys(sizes) // self.page_size)),
             sampling_flags=sampling_flags,
             has_embeds=sizes.has_embeds,
+            has_axes=sizes.has_axes,
             ragged=num_decode_query if num_decode_query < rows * sizes.tree.nodes else 0,
         )
 

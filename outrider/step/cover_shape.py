@@ -29,7 +29,7 @@ def _covers(large: StepShape, small: StepShape) -> bool:
     return (
         bool(large.chunk.rows) == has_chunks
         and bool(large.rows) == bool(small.rows)
-        and large.has_embeds == small.has_embeds
+        and (large.has_embeds, large.has_axes) == (small.has_embeds, small.has_axes)
         and all(wide >= narrow for wide, narrow in sizes)
         and _flags_cover(large.sampling_flags, small.sampling_flags)
     )

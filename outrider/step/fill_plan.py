@@ -63,9 +63,26 @@ def fill_adapters(plan: StepPlan, table: RowTable) -> None:
     """Write the adapter slot of every query token. Nothing to do in a step without adapters."""
     if not plan.shape.sampling_flags.adapters:
         return
-    decode, chunk, nodes = plan.decode, plan.chunk, plan.shape.nodes
-    rows = decode.rows[:, None].expand(-1, nodes).flatten()
+    rows = torch.cat([_decode_rows(plan), plan.chunk.rows[plan.chunk.owners]])
+    torch.index_select(table.adapters, 0, rows, out=plan.queries.adapters)
+
+
+def fill_axes(plan: StepPlan, table: RowTable) -> None:
+    """Write the shift of every rotary position. Nothing to do for positions with one axis."""
+    shifts, of_chunks = plan.axes.shifts, plan.axes.of_chunks
+    if not shifts.shape[1]:
+        return
+    num_decode = plan.shape.num_decode_query
+    shifts[:, :num_decode] = table.shifts[_decode_rows(plan)]
+    if plan.shape.has_axes:
+        shifts[:, num_decode:] = of_chunks
+    else:
+        shifts[:, num_decode:].zero_()
+
+
+def _decode_rows(plan: StepPlan) -> torch.Tensor:  # [num_decode_query]
+    """The row of every query token of the decode rows."""
+    rows = plan.decode.rows[:, None].expand(-1, plan.shape.nodes).flatten()
     if plan.shape.ragged:
         rows = rows[node_of_query(plan.queries.of_nodes, plan.shape.ragged)]
-    rows = torch.cat([rows, chunk.rows[chunk.owners]])
-    torch.index_select(table.adapters, 0, rows, out=plan.queries.adapters)
+    return rows

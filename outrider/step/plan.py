@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows, Queries, Sampled
 from outrider.step.input_embeds import InputEmbeds
+from outrider.step.rotary_axes import RotaryAxes
 from outrider.step.shape import StepShape
 
 
@@ -37,3 +38,4 @@ class StepPlan:
     attention: AttentionPlan
     draft: DraftPlan
     embeds: InputEmbeds
+    axes: RotaryAxes

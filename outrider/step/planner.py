@@ -14,6 +14,7 @@ from outrider.step.buckets import Buckets, has_room_for_padding
 from outrider.step.host_copy import pinned_for
 from outrider.step.input_embeds import NO_INPUT_EMBEDS, EmbedsBuffer, InputEmbeds
 from outrider.step.plan import DraftPlan, NoDraftPlan, StepPlan
+from outrider.step.rotary_axes import NO_AXES, NUM_AXES, RotaryAxes, chunk_shifts
 from outrider.step.row_table import RowTable
 from outrider.step.shape import SamplingFlags, StepShape
 from outrider.step.step_sizes import StepSizes, sizes_of
@@ -57,6 +58,7 @@ class Binder:
         chunk: ChunkRows,
         draft: DraftBinder,
         embeds: InputEmbeds = NO_INPUT_EMBEDS,
+        axes: RotaryAxes = NO_AXES,
     ) -> StepPlan:
         """A plan of this shape over the given rows."""
         arena, query, sampled = self._arena, shape.num_query, shape.num_sampled
@@ -81,6 +83,7 @@ class Binder:
             attention=self._attention.bind(arena, shape),
             draft=draft.bind(shape.for_drafts(), decode, chunk),
             embeds=embeds,
+            axes=axes,
         )
 
 
@@ -97,7 +100,11 @@ class Planner:
         buckets: Buckets,
         largest: StepShape,
         embeds: EmbedsBuffer | None = None,  # None: no batch will have embeddings
+        has_axes: bool = False,  # rotary positions of the model have three axes
     ) -> None:
+        self._has_axes = has_axes
+        if has_axes:
+            arena.reserve("axes.shifts", NUM_AXES * largest.num_query, torch.int64)
         self._arena = arena
         self._embeds = embeds
         self._draft = draft
@@ -108,7 +115,7 @@ class Planner:
         self._staged: tuple[object, ...] = ()  # shape and rows of the inputs on the device
         self._binder = Binder(arena, attention, largest)
         most_grants = table.pages.numel()  # every page of every row at once
-        most_inputs = sum(_input_sizes(replace(largest, has_embeds=True)))
+        most_inputs = sum(_input_sizes(replace(largest, has_embeds=True, has_axes=has_axes)))
         arena.reserve("inputs", most_inputs + 2 * most_grants, torch.int64)
         arena.reserve("lengths", largest.rows, torch.int64)
 
@@ -142,7 +149,9 @@ class Planner:
         self._latest = self._plans[shape]
         return self._latest
 
-    def _inputs(self, shape: StepShape) -> tuple[DecodeRows, ChunkRows, DraftBinder, InputEmbeds]:
+    def _inputs(
+        self, shape: StepShape
+    ) -> tuple[DecodeRows, ChunkRows, DraftBinder, InputEmbeds, RotaryAxes]:
         """The packed host inputs by name, in the order of `_input_sizes`."""
         sizes = _input_sizes(shape)
         packed = torch.split(self._arena.view("inputs", sum(sizes)), sizes)
@@ -159,7 +168,14 @@ class Planner:
             owners=packed[6],
             tokens=packed[7],
         )
-        return decode, chunk, self._draft, self._input_embeds(shape, packed[8])
+        embeds = self._input_embeds(shape, packed[8])
+        return decode, chunk, self._draft, embeds, self._axes(shape, packed[9])
+
+    def _axes(self, shape: StepShape, of_chunks: torch.Tensor) -> RotaryAxes:
+        if not self._has_axes:
+            return NO_AXES
+        shifts = self._arena.view("axes.shifts", NUM_AXES, shape.num_query)
+        return RotaryAxes(shifts=shifts, of_chunks=of_chunks.view(NUM_AXES, -1))
 
     def _input_embeds(self, shape: StepShape, is_embedded: torch.Tensor) -> InputEmbeds:
         if not shape.has_embeds:
@@ -208,10 +224,12 @@ class Planner:
 
 def _input_sizes(shape: StepShape) -> list[int]:
     """Decode rows, their budgets; chunk rows, starts, counts, followers; owners and tokens, and
-    which tokens are embedded.
+    which tokens are embedded; shifts of their rotary positions.
     """
     chunk, embedded = shape.chunk, shape.chunk.tokens if shape.has_embeds else 0
-    return [shape.rows, 3 * shape.rows, *[chunk.rows] * 4, chunk.tokens, chunk.tokens, embedded]
+    shifts = NUM_AXES * chunk.tokens if shape.has_axes else 0
+    tokens = [chunk.tokens, chunk.tokens, embedded, shifts]
+    return [shape.rows, 3 * shape.rows, *[chunk.rows] * 4, *tokens]
 
 
 def _pack(batch: ScheduledBatch, shape: StepShape) -> Iterator[np.ndarray]:
@@ -233,6 +251,8 @@ def _pack(batch: ScheduledBatch, shape: StepShape) -> Iterator[np.ndarray]:
     yield _padded([token for chunk in chunks for token in chunk.tokens], shape.chunk.tokens)
     if shape.has_embeds:
         yield _embedded(chunks, shape.chunk.tokens)
+    if shape.has_axes:
+        yield chunk_shifts(chunks, shape.chunk.tokens)
 
 
 def _embedded(chunks: Sequence[ScheduledChunk], size: int) -> np.ndarray:

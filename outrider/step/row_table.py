@@ -7,7 +7,7 @@ from outrider.wire.scheduled_batch import PageGrant, RowAdmission
 
 
 class RowTable:
-    """Owns true lengths, last tokens, adapter slots and page tables.
+    """Owns true lengths, last tokens, adapter slots, shifts of rotary positions and page tables.
 
     The host knows upper bounds of lengths.
     """
@@ -17,6 +17,7 @@ class RowTable:
         self.lengths = torch.zeros(size, dtype=torch.int64, device=device)  # cached tokens: L
         self.last_tokens = torch.zeros(size, dtype=torch.int64, device=device)  # at position L
         self.adapters = torch.zeros(size, dtype=torch.int64, device=device)  # slots, 0 for none
+        self.shifts = torch.zeros(size, dtype=torch.int64, device=device)  # of rotary positions
         self.pages = torch.zeros(size, max_pages, dtype=torch.int64, device=device)
 
     def admit(self, admissions: tuple[RowAdmission, ...]) -> None:
@@ -24,9 +25,11 @@ class RowTable:
         if admissions:
             rows = [admission.row for admission in admissions]
             slots = [admission.adapter_slot for admission in admissions]
-            entries = upload([*rows, *slots], torch.int64, self.pages.device).view(2, -1)
+            shifts = [admission.shift for admission in admissions]
+            entries = upload([*rows, *slots, *shifts], torch.int64, self.pages.device).view(3, -1)
             self.pages.index_fill_(0, entries[0], 0)
             self.adapters.index_copy_(0, entries[0], entries[1])
+            self.shifts.index_copy_(0, entries[0], entries[2])
 
     def grant(self, grants: tuple[PageGrant, ...]) -> None:
         """Append pages to the tables of their rows."""

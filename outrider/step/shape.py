@@ -69,6 +69,7 @@ class StepShape:
     pages: int  # page-table columns that attention may read
     sampling_flags: SamplingFlags
     has_embeds: bool = False  # embeddings stand in place of some chunk tokens
+    has_axes: bool = False  # rotary positions of some chunk tokens are not their positions
     ragged: int = 0  # query tokens that the decode rows share; 0: every row has one for each node
 
     def __post_init__(self) -> None:
@@ -84,7 +85,7 @@ class StepShape:
         In place of an embedding a draft model reads the id that stands there.
         """
         flags = replace(self.sampling_flags, adapters=False)
-        return replace(self, sampling_flags=flags, has_embeds=False)
+        return replace(self, sampling_flags=flags, has_embeds=False, has_axes=False)
 
     @property
     def num_nodes(self) -> int:

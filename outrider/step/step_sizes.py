@@ -20,6 +20,7 @@ class StepSizes:
     longest_chunk: int
     last_chunk_end: int  # cached tokens and chunk together, of the longest prompt so far
     has_embeds: bool = False  # embeddings stand in place of some chunk tokens
+    has_axes: bool = False  # rotary positions of some chunk tokens are not their positions
     spread: int = 0  # chunk tokens that the smallest of these batches lacks: it pads more
 
 
@@ -35,6 +36,7 @@ def sizes_of(batch: ScheduledBatch) -> StepSizes:
         longest_chunk=max(counts, default=0),
         last_chunk_end=max([chunk.start + len(chunk.tokens) for chunk in batch.chunks], default=0),
         has_embeds=any(chunk.spans for chunk in batch.chunks),
+        has_axes=any(chunk.has_axes for chunk in batch.chunks),
     )
 
 
@@ -55,6 +57,7 @@ def joined_sizes(sizes: Sequence[StepSizes]) -> StepSizes:
         longest_chunk=max(each.longest_chunk for each in sizes),
         last_chunk_end=max(each.last_chunk_end for each in sizes),
         has_embeds=any(each.has_embeds for each in sizes),
+        has_axes=any(each.has_axes for each in sizes),
         spread=chunk_tokens - min(each.chunk_tokens for each in sizes),
     )
 

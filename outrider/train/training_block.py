@@ -95,7 +95,7 @@ class TrainingBlock:
         places = (inputs.positions.gather(1, starts)[:, :, None] + slots).flatten(1)
         own = self._rotary.at(places, stream.dtype)
         both = self._rotary.at(torch.cat([inputs.positions, places], 1), stream.dtype)
-        for index in range(self._blocks.num_layers):
+        for index in range(self._config.num_layers):
             prefix = layer_prefix(index)
             stream = self._layer(weights, prefix, stream, context, own, both, attention)
         return self._norm(stream, weights[_NORM]).view(batch, anchors, block.size, -1)

@@ -14,11 +14,17 @@ class ImagePixels:
     shape: tuple[int, ...]  # of the values
     grid: tuple[int, int]  # rows and columns of embeddings that it becomes
     digest: bytes  # of shape, grid and values
+    has_axes: bool = False  # its tokens have rotary positions by row and column (mrope)
     values: bytes = field(repr=False, compare=False)  # uint8
 
     @property
     def num_tokens(self) -> int:
         return self.grid[0] * self.grid[1]
+
+    @property
+    def shift(self) -> int:
+        """What rotary positions of the text after it are moved by: it is as long as its edge."""
+        return max(self.grid) - self.num_tokens if self.has_axes else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,5 +75,6 @@ def image_span(first: int, pixels: ImagePixels) -> ImageSpan:
     return ImageSpan(first=first, pixels=pixels, count=pixels.num_tokens)
 
 
-def num_pixel_bytes(spans: Sequence[ImageSpan]) -> int:
-    return sum(len(span.pixels.values) for span in spans)
+def shift_before(images: Sequence[ImageSpan], position: int) -> int:
+    """How far rotary positions are from positions, by the images that end before this one."""
+    return sum(image.pixels.shift for image in images if image.stop <= position)

@@ -22,6 +22,7 @@ class RowAdmission:
     embedded: tuple[tuple[int, int], ...] = ()  # ranges of the prompt that are no tokens
     arrived: str = ""  # the transfer that brought its row state from another engine
     adapter_slot: int = 0  # of the adapter that it runs through; 0 for none
+    shift: int = 0  # of the rotary positions after its prompt, by the images in it
     owner: int = NO_OWNER  # whose finished texts its drafts may come from
     snapshot: int = 0  # the slot with the row state of its cached prefix; 0 for none
 
@@ -69,11 +70,17 @@ class ScheduledChunk:
     follower: int  # the next token of the prompt, or -1 at its end, where the row emits a token
     embeds: tuple[EmbeddedSpan, ...] = ()  # in place of tokens; their positions are in the chunk
     images: tuple[ImageSpan, ...] = ()  # likewise
+    shift: int = 0  # of rotary positions, by images that end before the chunk
 
     @property
     def spans(self) -> tuple[EmbeddedSpan | ImageSpan, ...]:
         """All that stands in place of tokens."""
         return (*self.embeds, *self.images)
+
+    @property
+    def has_axes(self) -> bool:
+        """Whether rotary positions of its tokens are not their positions."""
+        return bool(self.shift) or any(image.pixels.has_axes for image in self.images)
 
     @property
     def is_last(self) -> bool:

@@ -79,6 +79,31 @@ def test_a_relay_changes_nothing(models, pair, changed_byte):
         assert not between.is_alive()
 
 
+def test_a_peer_that_sends_byte_by_byte_is_given_up(pair, monkeypatch):
+    """Each byte comes in time, and the message does not."""
+    opened = connect(("127.0.0.1", pair.port), KEY, time.monotonic() + LONG_S)
+    channel = open_channel(opened, KEY, "decode", stall_s=0.3)
+    slow, peer = socket.socketpair()
+    monkeypatch.setattr(opened, "socket", slow)
+    is_over, has_begun = threading.Event(), threading.Event()
+
+    def drip():
+        peer.send((2**20).to_bytes(4, "big"))  # so many bytes are promised
+        while not is_over.wait(0.02):
+            peer.send(b"x")
+            has_begun.set()
+
+    sender = threading.Thread(target=drip)
+    sender.start()
+    assert has_begun.wait(LONG_S)
+    with pytest.raises(TimeoutError, match="no whole message in time"):
+        channel.receive()
+    is_over.set()
+    sender.join(LONG_S)
+    for end in (slow, peer, opened):
+        end.close()
+
+
 def test_an_old_reader_cannot_end_a_new_offer(pair):
     (one,) = submissions()[2:]
     pair.offer(one, "room")

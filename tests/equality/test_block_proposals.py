@@ -17,6 +17,8 @@ from support.tiny import VOCAB
 
 from outrider.engine.draft_policy import WholeBudget
 from outrider.models.dflash.dflash_head import DFlashHead
+from outrider.models.dflash.markov_head import MarkovHead
+from outrider.models.dflash.slot_conv import SlotConv
 from outrider.models.eagle.eagle_layer import HeadLayer
 from outrider.models.eagle.peagle import PEagleHead
 from outrider.models.pard_draft import PardDraft
@@ -30,6 +32,9 @@ from outrider.wire.row_sampling import RowSampling
 MARKOV = BlockVariant(is_next=True, markov_rank=6, has_confidence=True, reads_token=True)
 GATED = BlockVariant(size=4, is_next=True, markov_rank=5, is_gated=True, num_layers=1)
 TRAINED = Variant(own_embedding=True, norm_before_residual=True, fc_norm=True, head_norm=True)
+LOCAL = BlockVariant(
+    num_layers=3, taps=3, group=2, markov_rank=5, num_candidates=2, windows=(6, 6, 0)
+)
 MAPPED = MedusaVariant(num_blocks=2, has_bias=False, draft_vocab=40, shares_head=True)
 VARIANTS = {
     "dflash": DFlashCase(),
@@ -38,6 +43,8 @@ VARIANTS = {
     "gated": DFlashCase(variant=GATED),
     "mixed": DFlashCase(variant=BlockVariant(num_layers=3, windows=(6, 0, 6))),
     "windows": DFlashCase(variant=BlockVariant(is_next=True, windows=(9, 9))),
+    "dflash2": DFlashCase(variant=LOCAL),
+    "causal2": DFlashCase(variant=BlockVariant(taps=2, markov_rank=4, is_causal=True)),
     "peagle": PEagleCase(variant=TRAINED, num_layers=3),
     "peagle1": PEagleCase(num_layers=1),
     "pard": PardCase(),
@@ -201,6 +208,29 @@ def let_windows_read_later_slots(monkeypatch):
     monkeypatch.setattr(DFlashHead, "forward_block", one_plan)
 
 
+def convolve_across_blocks(monkeypatch):
+    """A slot reads the last slot of its own block, which is there in place of zeros."""
+    original = SlotConv.convolve
+
+    def around(conv, x, kernel):
+        blocks = x.view(-1, conv.size, x.shape[1])
+        rolled = torch.stack([blocks.roll(tap, 1) for tap in range(kernel.shape[1])], 2)
+        return (kernel * rolled.flatten(0, 1)).sum(1) + 0 * original(conv, x, kernel)
+
+    monkeypatch.setattr(SlotConv, "convolve", around)
+
+
+def draft_any_token(monkeypatch):
+    monkeypatch.setattr(DFlashHead, "_among_candidates", lambda head, scores: scores)
+
+
+def forget_the_token_before(monkeypatch):
+    original = MarkovHead.bias
+    monkeypatch.setattr(
+        MarkovHead, "bias", lambda head, states, tokens: 0 * original(head, states, tokens)
+    )
+
+
 def take_the_accepted_states_in_the_order_of_the_tree(monkeypatch):
     original = draft_hidden_states._along_path
 
@@ -289,6 +319,9 @@ def read_masks_as_token_0(monkeypatch):
         ("dflash", let_slots_read_no_later_slots),
         ("dflash", take_the_accepted_states_in_the_order_of_the_tree),
         ("mixed", let_windows_read_later_slots),
+        ("dflash2", convolve_across_blocks),
+        ("dflash2", draft_any_token),
+        ("dflash2", forget_the_token_before),
         ("peagle", context_one_position_late),
         ("peagle", begin_at_the_last_token),
         ("peagle", keep_the_state_of_the_first_node),

@@ -1,66 +1,102 @@
 """Images in prompts: the tokens of transformers, whatever drafts, chunks, batches and caches do."""
 
+import json
+
 import pytest
+from safetensors.torch import load_file, save_file
 from support.heads import write_head
+from support.tiny_qwen_vl import make_tiny_qwen_vl
 from support.tiny_vision import data_url, make_tiny_vision, picture
 
 from outrider import LLM, SamplingParams
+from outrider.errors import ConfigError
 from outrider.models.model_config import read_config
 from outrider.models.vision.idefics3_tower import Idefics3Tower
+from outrider.step import planner
+from outrider.step.row_table import RowTable
 from outrider.wire.image_span import ImageSpan
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
 WIDE, SMALL, TALL = picture(1, 30, 20), picture(2, 10, 12), picture(3, 16, 40)
-PROMPTS = {
-    "middle": ("see <image> now", [WIDE]),
-    "three": ("<image>x<image> y<image>z", [WIDE, SMALL, TALL]),
+PROMPTS = {  # @ is the placeholder of an image
+    "middle": ("see @ now", [WIDE]),
+    "three": ("@x@ y@z", [WIDE, SMALL, TALL]),
     "text": ("plain", []),
-    "first": ("<image>abcabcabc", [SMALL]),
+    "first": ("@abcabcabc", [SMALL]),
 }
 
 
-@pytest.fixture(scope="module")
-def vision(tmp_path_factory):
-    return make_tiny_vision(tmp_path_factory.mktemp("vision"))
+class Seeing:
+    """A tiny model of a family that reads images, and what transformers answers."""
+
+    def __init__(self, tiny, placeholder):
+        self.folder = tiny.folder
+        self.placeholder = placeholder
+        self._tiny = tiny
+
+    def spelled(self, text):
+        return text.replace("@", self.placeholder)
+
+    def reference(self, text, images, **more):
+        return self._tiny.reference(self.spelled(text), images, **more)
+
+    def prompt(self, text, images):
+        spelled = self.spelled(text)
+        return {"prompt": spelled, "multi_modal_data": {"image": images}} if images else spelled
+
+    def load(self, **more):
+        """Chunks of 14 tokens end inside of images."""
+        usual = {"draft": "none", "block_size": 4, "max_num_batched_tokens": 14, "max_num_seqs": 4}
+        sizes = {"dtype": "float32", "device": "cpu", "max_model_len": 160, "kv_tokens": 640}
+        return LLM(self.folder, **{**usual, **sizes, **more})
+
+    def answers(self, llm, prompts=PROMPTS):
+        """Prompt and answer of each, all in one batch."""
+        given = [self.prompt(*prompt) for prompt in prompts.values()]
+        outputs = llm.generate(given, PARAMS, use_tqdm=False)
+        return {
+            name: (each.prompt_token_ids, each.outputs[0].token_ids)
+            for name, each in zip(prompts, outputs, strict=True)
+        }
 
 
 @pytest.fixture(scope="module")
-def references(vision):
-    return {name: vision.reference(*prompt) for name, prompt in PROMPTS.items()}
+def smolvlm(tmp_path_factory):
+    return Seeing(make_tiny_vision(tmp_path_factory.mktemp("smolvlm")), "<image>")
 
 
 @pytest.fixture(scope="module")
-def llm(vision):
-    return load(vision)
+def qwen(tmp_path_factory):
+    return Seeing(make_tiny_qwen_vl(tmp_path_factory.mktemp("qwen")), "<|image_pad|>")
 
 
-def load(vision, **more):
-    """Chunks of 14 tokens end inside of tiles, which have 4."""
-    usual = {"draft": "none", "block_size": 4, "max_num_batched_tokens": 14, "max_num_seqs": 4}
-    sizes = {"dtype": "float32", "device": "cpu", "max_model_len": 160, "kv_tokens": 640}
-    return LLM(vision.folder, **{**usual, **sizes, **more})
+@pytest.fixture(scope="module")
+def families(smolvlm, qwen):
+    return {"smolvlm": smolvlm, "qwen": qwen}
 
 
-def prompt_of(text, images):
-    return {"prompt": text, "multi_modal_data": {"image": images}} if images else text
-
-
-def answers(llm, prompts=PROMPTS):
-    """Prompt and answer of each, all in one batch."""
-    given = [prompt_of(*prompt) for prompt in prompts.values()]
-    outputs = llm.generate(given, PARAMS, use_tqdm=False)
+@pytest.fixture(scope="module")
+def references(families):
     return {
-        name: (each.prompt_token_ids, each.outputs[0].token_ids)
-        for name, each in zip(prompts, outputs, strict=True)
+        family: {name: seeing.reference(*prompt) for name, prompt in PROMPTS.items()}
+        for family, seeing in families.items()
     }
 
 
-def test_images_give_the_tokens_of_transformers_cold_and_cached(llm, references):
-    assert answers(llm) == references
-    assert answers(llm) == references
+@pytest.fixture(scope="module")
+def llm(smolvlm):
+    return smolvlm.load()
 
 
-def test_a_conversation_has_its_images_where_the_template_writes_them(llm, vision):
+@pytest.mark.parametrize("family", ["smolvlm", "qwen"])
+def test_images_give_the_tokens_of_transformers_cold_and_cached(families, references, family):
+    seeing = families[family]
+    llm = seeing.load()
+    assert seeing.answers(llm) == references[family]
+    assert seeing.answers(llm) == references[family]
+
+
+def test_a_conversation_has_its_images_where_the_template_writes_them(llm, smolvlm):
     parts = [
         {"type": "text", "text": "see "},
         {"type": "image", "image": WIDE},
@@ -69,38 +105,56 @@ def test_a_conversation_has_its_images_where_the_template_writes_them(llm, visio
     ]
     messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": "ok"}]
     (output,) = llm.chat(messages, PARAMS, use_tqdm=False)
-    text = "user: see <image> and <image><end_of_utterance>\n"
-    text += "assistant: ok<end_of_utterance>\nassistant:"
-    wanted = vision.reference(text, [WIDE, SMALL])
+    text = "user: see @ and @<end_of_utterance>\nassistant: ok<end_of_utterance>\nassistant:"
+    wanted = smolvlm.reference(text, [WIDE, SMALL])
     assert (output.prompt_token_ids, output.outputs[0].token_ids) == wanted
 
 
-def test_a_prefix_is_shared_by_equal_images_alone(llm, vision):
+def test_a_prefix_is_shared_by_equal_images_alone(llm, smolvlm):
     """The texts are equal, and so are the sizes of the images."""
-    llm._engine.flush()
     first, other = picture(4, 10, 12), picture(5, 10, 12)
     for image, num_cached in ((first, 0), (other, 4), (first, 40), (other, 40)):
-        (output,) = llm.generate(prompt_of("abcd<image>efgh", [image]), PARAMS, use_tqdm=False)
+        prompt = ("wxyz@efgh", [image])
+        (output,) = llm.generate(smolvlm.prompt(*prompt), PARAMS, use_tqdm=False)
         assert output.usage.cached_tokens == num_cached
-        assert output.outputs[0].token_ids == vision.reference("abcd<image>efgh", [image])[1]
+        assert output.outputs[0].token_ids == smolvlm.reference(*prompt)[1]
 
 
-def test_a_cached_image_needs_no_vision_tower(llm, vision, monkeypatch):
-    image = picture(6, 10, 12)
-    prompts = {"a": ("ab<image>cd", [image])}
-    wanted = answers(llm, prompts)
+def test_a_cached_image_needs_no_vision_tower(llm, smolvlm, monkeypatch):
+    prompts = {"a": ("ab@cd", [picture(6, 10, 12)])}
+    wanted = smolvlm.answers(llm, prompts)
     monkeypatch.setattr(Idefics3Tower, "encode", None)
-    assert answers(llm, prompts) == wanted
+    assert smolvlm.answers(llm, prompts) == wanted
 
 
 @pytest.mark.slow
-def test_an_image_hash_that_is_ignored_is_noticed(vision, monkeypatch):
+def test_an_image_hash_that_is_ignored_is_noticed(smolvlm, monkeypatch):
     """A mistake, put back: the prefix cache knows images by the places of their embeddings."""
     monkeypatch.setattr(ImageSpan, "row", lambda self, index: bytes([self.skipped + index]))
-    llm, prompts = load(vision), [("ab<image>cd", [picture(seed, 10, 12)]) for seed in (7, 8)]
+    llm, prompts = smolvlm.load(), [("ab@cd", [picture(seed, 10, 12)]) for seed in (7, 8)]
     for prompt, is_right in zip(prompts, (True, False), strict=True):
-        wanted = vision.reference(*prompt)
-        assert (answers(llm, {"a": prompt})["a"] == wanted) is is_right
+        wanted = smolvlm.reference(*prompt)
+        assert (smolvlm.answers(llm, {"a": prompt})["a"] == wanted) is is_right
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", ["none", "in chunks", "of rows"])
+def test_positions_without_their_axes_are_noticed(qwen, references, monkeypatch, mistake):
+    """Mistakes, put back: rotary positions count tokens, in prompts or after them."""
+    if mistake == "in chunks":
+        shifts = planner.chunk_shifts
+        monkeypatch.setattr(planner, "chunk_shifts", lambda chunks, size: 0 * shifts(chunks, size))
+    admit = RowTable.admit
+
+    def admit_unshifted(self, admissions):
+        admit(self, admissions)
+        self.shifts.zero_()
+
+    if mistake == "of rows":
+        monkeypatch.setattr(RowTable, "admit", admit_unshifted)
+    answers = qwen.answers(qwen.load())
+    assert answers["text"] == references["qwen"]["text"]
+    assert (answers == references["qwen"]) is (mistake == "none")
 
 
 DRAFTS = {
@@ -108,26 +162,78 @@ DRAFTS = {
     "tree": {"draft": "ngram", "topk": 2, "nodes": 6, "steps": 3},
     "eagle3": {"topk": 2, "nodes": 5, "steps": 3},
 }
+CASES = [
+    ("smolvlm", "ngram", "tape"),
+    ("qwen", "tree", "tape"),
+    ("qwen", "eagle3", "tape"),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", ["eager", "tape"])
-@pytest.mark.parametrize("draft", DRAFTS)
-def test_drafts_change_no_token_after_images(vision, references, tmp_path, draft, executor):
-    more = DRAFTS[draft]
+@pytest.mark.parametrize(("family", "draft", "executor"), CASES)
+def test_drafts_change_no_token_after_images(
+    families, references, tmp_path, family, draft, executor
+):
+    seeing, more = families[family], DRAFTS[draft]
     if draft == "eagle3":
-        write_head(tmp_path / "head", read_config(vision.folder), algorithm="eagle3")
+        write_head(tmp_path / "head", read_config(seeing.folder), algorithm="eagle3")
         more = {**more, "draft": tmp_path / "head"}
-    llm = load(vision, executor=executor, adaptive=False, max_num_batched_tokens=46, **more)
+    llm = seeing.load(executor=executor, adaptive=False, max_num_batched_tokens=46, **more)
     for _ in range(3):  # the tape replays shapes that it has seen
-        assert answers(llm) == references
+        assert seeing.answers(llm) == references[family]
 
 
 @pytest.mark.slow
-def test_a_preempted_request_keeps_its_images(vision):
-    llm = load(vision, kv_tokens=200, enable_prefix_caching=False)
+@pytest.mark.parametrize("family", ["smolvlm", "qwen"])
+def test_a_preempted_request_keeps_its_images(families, family):
+    seeing = families[family]
+    prompt = {"smolvlm": PROMPTS["first"], "qwen": ("@a@b@c@abcabcabc", [WIDE] * 4)}[family]
+    llm = seeing.load(kv_tokens=200, enable_prefix_caching=False)
     long = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
-    outputs = llm.generate([prompt_of(*PROMPTS["first"])] * 3, long, use_tqdm=False)
-    wanted = vision.reference(*PROMPTS["first"], max_tokens=40)[1]
+    outputs = llm.generate([seeing.prompt(*prompt)] * 3, long, use_tqdm=False)
+    wanted = seeing.reference(*prompt, max_tokens=40)[1]
     assert [each.outputs[0].token_ids for each in outputs] == [wanted] * 3
     assert sum(each.timing.preemptions for each in outputs) > 0
+
+
+@pytest.mark.slow
+def test_published_folders_of_qwen_have_other_names(qwen, references, tmp_path):
+    """A flat config.json, `visual.` and `model.` before tensors; sections as a kind of scaling."""
+    for name in ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"):
+        (tmp_path / name).write_bytes((qwen.folder / name).read_bytes())
+    fields = json.loads((qwen.folder / "config.json").read_text())
+    inner = fields.pop("text_config")
+    rope = inner.pop("rope_parameters")
+    scaling = {"type": "mrope", "mrope_section": rope["mrope_section"]}
+    flat = {"rope_theta": rope["rope_theta"], "rope_scaling": scaling}
+    (tmp_path / "config.json").write_text(json.dumps({**inner, **flat, **fields}))
+    tensors = {
+        name.replace("model.language_model.", "model.").replace("model.visual.", "visual."): each
+        for name, each in load_file(qwen.folder / "model.safetensors").items()
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    published = Seeing(qwen._tiny, qwen.placeholder)
+    published.folder = tmp_path
+    assert published.answers(published.load()) == references["qwen"]
+    tensors.pop("visual.blocks.0.norm1.weight")
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"lacks tensors \(1\): visual.blocks.0.norm1.weight"):
+        published.load()
+
+
+@pytest.mark.slow
+def test_smolvlm2_has_another_name_for_the_same_model(smolvlm, references, tmp_path):
+    for path in smolvlm.folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    fields = json.loads((tmp_path / "config.json").read_text())
+    fields |= {"architectures": ["SmolVLMForConditionalGeneration"], "model_type": "smolvlm"}
+    fields["vision_config"]["model_type"] = "smolvlm_vision"
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    other = Seeing(smolvlm._tiny, smolvlm.placeholder)
+    other.folder = tmp_path
+    assert other.answers(other.load()) == references["smolvlm"]
+
+
+@pytest.mark.slow
+def test_every_rank_encodes_images_for_itself(qwen, references):
+    assert qwen.answers(qwen.load(tensor_parallel_size=2)) == references["qwen"]

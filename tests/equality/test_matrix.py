@@ -24,7 +24,9 @@ def test_a_model_and_a_lookup_in_one_tree_give_the_reference_tokens(targets, cas
 
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
-    "case", some_cases(12, seed=3, drafters=("mixed", "peagle", "pard", "medusa")), ids=str
+    "case",
+    some_cases(12, seed=3, drafters=("mixed", "dflash2", "peagle", "pard", "medusa")),
+    ids=str,
 )
 def test_models_that_draft_in_one_pass_give_the_reference_tokens(targets, case):
     assert not mismatches(targets[case.target], case)

@@ -28,6 +28,7 @@ VARIANTS = {
     "eagle": Variant(algorithm="eagle"),
     "eagle3": Variant(),
     "eagle3.1": Variant(fc_norm=True, norm_output=True, norm_before_residual=True),
+    "two layers": Variant(num_layers=2, later_norm="hidden_norm"),
 }
 PROMPT = [(11 * i + 5) % VOCAB for i in range(21)]
 CHAIN = Budget(steps=STEPS, topk=1, nodes=STEPS + 1)

@@ -7,6 +7,7 @@ import torch
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import MAX_TOKENS, PROMPTS, SAMPLINGS, TREES, right_answer, sampling_of
 
+from outrider.config.attention_choice import HOST_LENGTHS
 from outrider.runtime import runner
 
 HOST_READS = {"item", "tolist", "numpy", "cpu", "__int__", "__float__", "__bool__", "__index__"}
@@ -53,3 +54,31 @@ def test_nothing_reads_a_length_on_the_host(models, monkeypatch, sampling, draft
     outputs = run_all(engine, submissions)
     for i in range(len(PROMPTS)):
         assert outputs[f"r{i}"].tokens == right_answer(models.theirs, sampling, i).tokens
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_host_knows_the_lengths_that_the_table_says(models, monkeypatch, depth):
+    """On a CPU a step has run when the next is planned, so the test may read true lengths."""
+    engine = engine_of(
+        models.target, Shape(depth=depth, step_tokens=19), models.draft("relative", TREES["chain"])
+    )
+    runner, known = engine._runner, {"decode": True, "chunk": True}
+    lengths, submit = runner._program.state.rows.lengths, runner.submit
+
+    def compare(batch):
+        bounds = zip(batch.decodes.rows, batch.decodes.bounds, strict=True)
+        known["decode"] &= all(int(lengths[row]) == bound for row, bound in bounds)
+        later = [chunk for chunk in batch.chunks if chunk.start]  # the first sets the length
+        known["chunk"] &= all(int(lengths[chunk.row]) == chunk.start for chunk in later)
+        num_later.append(len(later))
+        return submit(batch)
+
+    num_later: list[int] = []
+    monkeypatch.setattr(runner, "submit", compare)
+    prompts = [*PROMPTS, [7] * 40]
+    run_all(
+        engine, [make_submission(str(i), p, SAMPLINGS["greedy"]) for i, p in enumerate(prompts)]
+    )
+    assert sum(num_later) > 0
+    for (_, kind), by_depth in HOST_LENGTHS.items():
+        assert known[kind] == by_depth[depth], kind

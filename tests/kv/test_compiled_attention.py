@@ -1,5 +1,7 @@
 """The compiled attention of a CPU against the reference."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.attention_cases import Model, make_case, run
@@ -24,9 +26,42 @@ CASES = {
 def test_compiled_attention_is_that_of_the_reference(case, page_size, group, head_dim):
     model = Model(kv_heads=2, group=group, head_dim=head_dim, page_size=page_size)
     given = make_case(model, seed=5, **case)
-    out = run(CompiledAttention(page_size=page_size, dtype=model.dtype), given)
     right = run(ReferenceAttention(page_size=page_size, dtype=model.dtype), given)
-    torch.testing.assert_close(out, right, atol=1e-5, rtol=0)
+    for has_latents in (False, True):
+        backend = CompiledAttention(page_size=page_size, dtype=model.dtype, has_latents=has_latents)
+        torch.testing.assert_close(run(backend, given), right, atol=1e-5, rtol=0)
+
+
+def filled(kind, case, page_size, scope):
+    """The plan of a step over memory that held something else."""
+    backend, arena = kind(page_size=page_size, dtype=torch.float32), Arena(torch.device("cpu"))
+    backend.reserve(arena, case.shape)
+    plan = backend.bind(arena, case.shape)
+    plan.decode.slots.fill_(99)
+    plan.decode.mask.fill_(99.0)
+    backend.fill(plan, scope)
+    return plan
+
+
+@pytest.mark.parametrize("page_size", [5, 16])
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_a_compiled_plan_has_the_keys_and_the_mask_of_the_reference(case, page_size):
+    given = make_case(Model(page_size=page_size), seed=5, **case)
+    rows, nodes = given.scope.ancestors.shape
+    shared = given.scope.ancestors[:1].expand(rows, nodes)  # rows that share memory
+    for scope in (given.scope, replace(given.scope, ancestors=shared)):
+        found = filled(CompiledAttention, given, page_size, scope).decode
+        expected = filled(ReferenceAttention, given, page_size, scope).decode
+        assert torch.equal(found.slots, expected.slots)
+        assert torch.equal(found.mask, expected.mask)
+
+
+def test_a_plan_with_a_row_outside_of_the_page_table_fails():
+    given = make_case(Model(page_size=4), lengths=[3])
+    rows = torch.full_like(given.scope.decode.rows, given.scope.page_table.shape[0])
+    scope = replace(given.scope, decode=replace(given.scope.decode, rows=rows))
+    with pytest.raises(IndexError, match="outside of the page table"):
+        filled(CompiledAttention, given, 4, scope)
 
 
 def test_the_exponential_is_that_of_torch():

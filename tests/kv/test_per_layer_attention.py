@@ -7,6 +7,7 @@ import torch
 from support.attention_cases import Model, latent_model, make_case, ragged, run
 
 from outrider.kv.compiled_attention import CompiledAttention
+from outrider.kv.head_shape import HeadShape
 from outrider.kv.per_layer_attention import PerLayerAttention
 from outrider.kv.reference_attention import ReferenceAttention
 from outrider.step.arena import Arena
@@ -32,6 +33,18 @@ def test_both_ways_give_the_same_bits(sizes, model, name):
 def test_both_ways_give_the_same_bits_where_rows_draft_different_numbers_of_nodes():
     backend = ReferenceAttention(page_size=3, dtype=torch.float32)
     case = ragged(make_case(Model(), lengths=[4, 0, 31], nodes=5), absent=[3, 0, 4], padding=2)
+    assert torch.equal(run(PerLayerAttention(backend), case), run(backend, case))
+
+
+@pytest.mark.slow
+def test_both_ways_give_the_same_bits_with_the_kernels_of_a_gpu():
+    pytest.importorskip("triton")
+    from outrider.kv.triton_attention import TritonAttention
+
+    model = Model(kv_heads=1, head_dim=16)
+    heads = HeadShape(heads=model.heads, head_dim=model.head_dim)
+    backend = TritonAttention(page_size=model.page_size, users=[heads])
+    case = make_case(model, lengths=[4, 31], nodes=3, chunks={3: (7, 5)})
     assert torch.equal(run(PerLayerAttention(backend), case), run(backend, case))
 
 

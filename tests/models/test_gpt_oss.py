@@ -6,8 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.decoders import expected_logits, harness_of, prompt
-from support.gpt_oss import write_gpt_oss
+from support.gpt_oss import PackedModels, write_gpt_oss
 from support.rank_models import own_requests
+from support.styled_models import mismatches
 from support.thread_ranks import ThreadGroup
 
 from outrider.errors import ConfigError
@@ -35,6 +36,11 @@ def test_mxfp4_experts_are_the_numbers_they_stand_for(written, size):
     packed = logits_of("packed")
     assert torch.equal(packed, logits_of("plain"))
     assert (packed - expected_logits(model, tokens)).abs().max() <= 2e-4
+
+
+def test_drafts_change_no_token_of_mxfp4_experts(tmp_path):
+    case = {"drafter": "ngram", "tree": "tree", "is_hit": 1, "seed": 2}
+    assert not mismatches(PackedModels(tmp_path), **case)
 
 
 def test_ranks_with_whole_experts_add_every_bias_once(written):

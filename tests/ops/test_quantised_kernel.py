@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from support.packed_forms import FORMS, LARGE, quantised_of
 
 from outrider.ops.linear.any_weight import fuse_weights, stack_weights, widened
-from outrider.ops.linear.kernel_weight import kernel_weight
+from outrider.ops.linear.kernel_weight import kernel_weight, kernel_weight_in_place
 from outrider.ops.linear.quantised_weight import QuantisedWeight
 
 pytest.importorskip("triton")
@@ -47,7 +47,7 @@ def numbers_of(weight):
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("form", FORMS | LARGE)
 def test_a_kernel_widens_codes_to_the_numbers_exactly(form):
-    weight, values = quantised_of(form, 16, 144)
+    weight, values = quantised_of(form, 16, INPUTS)
     assert torch.equal(weight.widen(), values)
     assert torch.equal(numbers_of(weight), values)
 
@@ -62,6 +62,19 @@ def test_codes_widened_first_have_the_same_products(form):
     assert wide.codes.dtype == x.dtype
     ours = kernels.multiply_quantised(x, wide, x, none)
     assert torch.equal(ours, kernels.multiply_quantised(x, found, x, none))
+
+
+@pytest.mark.parametrize("form", ["fp8 rows", "GPTQ v2"])
+def test_codes_are_arranged_in_their_own_memory_if_they_fill_it(form):
+    weight, _ = quantised_of(form, 64, 256)
+    right, codes = kernel_weight(weight), weight.codes
+    found = kernel_weight_in_place(weight)
+    assert torch.equal(found.codes.view(torch.uint8), right.codes.view(torch.uint8))
+    assert found.codes.data_ptr() == codes.data_ptr() != right.codes.data_ptr()
+    odd, values = quantised_of(form, 40, 256)
+    apart = kernel_weight_in_place(odd)
+    assert apart.codes.data_ptr() != odd.codes.data_ptr()
+    assert torch.equal(odd.widen(), values)
 
 
 def test_slices_are_added_in_order_by_one_block_of_threads_or_several(monkeypatch):

@@ -40,13 +40,19 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def seeing(vision, files, tmp_path_factory):
+def seeing_server(vision, files, tmp_path_factory):
     log = tmp_path_factory.mktemp("log") / "log"
     flags = ["--served-model-name", "tiny", "--draft", "ngram", "--dtype", "float32"]
     flags += ["--limit-mm-per-prompt", "image=2", "--allowed-local-media-path", str(files)]
     server = ServerProcess(vision.folder, log, *flags)
-    yield openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=LONG_S)
+    yield server
     assert server.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def seeing(seeing_server):
+    url = f"{seeing_server.url}/v1"
+    return openai.OpenAI(base_url=url, api_key="x", max_retries=0, timeout=LONG_S)
 
 
 @pytest.mark.slow
@@ -85,3 +91,35 @@ def test_images_that_are_not_read_are_refused_and_harm_no_other_request(seeing, 
     )
     text = "user: abc<end_of_utterance>\nassistant:"
     assert answer.choices[0].token_ids == vision.reference(text, [])[1]
+
+
+@pytest.mark.slow
+def test_other_apis_have_images_of_their_own_kind(seeing, seeing_server, vision):
+    """Answers are texts there, so they are compared with that of a chat."""
+    url = data_url(SMALL)
+    data = url.partition(",")[2]
+    messages = conversation(image_part(url), text_part("abc"))
+    wanted = seeing.chat.completions.create(messages=messages, **ASKED).choices[0].message.content
+    assert wanted
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    blocks = [{"type": "image", "source": source}, text_part("abc")]
+    parts = [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": "abc"}]
+    turn = {"role": "user", "content": "abc", "images": [data]}
+    options = {"num_predict": 9, "temperature": 0}
+    ollama = {"model": "tiny", "stream": False, "options": options}
+
+    def answer(path, body, *keys):
+        found = seeing_server.post(path, body).json()
+        for key in keys:
+            found = found[key]
+        return found
+
+    responses = {**ASKED, "input": conversation(*parts)}
+    responses["max_output_tokens"] = responses.pop("max_tokens")
+    answers = [
+        answer("/v1/messages", {**ASKED, "messages": conversation(*blocks)}, "content", 0, "text"),
+        answer("/v1/responses", responses, "output", 0, "content", 0, "text"),
+        answer("/api/chat", {**ollama, "messages": [turn]}, "message", "content"),
+        answer("/api/generate", {**ollama, "prompt": "abc", "images": [data]}, "response"),
+    ]
+    assert answers == [wanted] * 4

@@ -72,7 +72,7 @@ def least_resident_mib(pid):
 def test_memory_stays_flat_while_crowds_come_and_go(orderly):
     server, model, longest = orderly
     pids = {"server": server.process.pid, "worker": server.invariants["worker_pid"]}
-    num_requests, num_rounds = (NUM_REQUESTS, 12) if model == "tiny" else (32, 6)
+    num_requests, num_rounds = (NUM_REQUESTS, 8) if model == "tiny" else (32, 6)
     bound = 8 if model == "tiny" else 24  # of a thousand requests, of a hundred larger ones
     requests = list(make_requests(num_requests, seed=SEED, longest=longest))
 

@@ -31,6 +31,9 @@ class BlockVariant:
     has_confidence: bool = False
     reads_token: bool = False
     has_mask_vector: bool = False
+    taps: int = 0  # of DFlash2's convolutions; 0: it is not DFlash2
+    group: int = 4
+    num_candidates: int = 6
 
     @property
     def first(self) -> int:
@@ -48,6 +51,7 @@ class BlockVariant:
 BLOCKS = {
     "dflash": BlockVariant(),
     "mixed": BlockVariant(windows=(5, 0)),
+    "dflash2": BlockVariant(taps=2, markov_rank=5),
     "dspark": BlockVariant(is_next=True, markov_rank=6, has_confidence=True, reads_token=True),
 }
 
@@ -100,6 +104,8 @@ def _shapes(target, variant: BlockVariant) -> dict[str, tuple[int, ...]]:
     }
     shapes |= {"fc.weight": (width, len(variant.layers) * width)}
     shapes |= {"hidden_norm.weight": (width,), "norm.weight": (width,)}
+    if variant.taps:
+        return shapes | _local_shapes(variant, width, vocab)
     if rank:
         shapes["markov_head.markov_w1.weight"] = (vocab, rank)
         shapes["markov_head.markov_w2.weight"] = (vocab, rank)
@@ -111,6 +117,22 @@ def _shapes(target, variant: BlockVariant) -> dict[str, tuple[int, ...]]:
         shapes["confidence_head.proj.bias"] = (1,)
     if variant.has_mask_vector:
         shapes["mask_embedding"] = (width,)
+    return shapes
+
+
+def _local_shapes(variant: BlockVariant, width: int, vocab: int) -> dict[str, tuple[int, ...]]:
+    rank, taps = variant.markov_rank, variant.taps
+    shapes: dict[str, tuple[int, ...]] = {
+        "candidate_selector.predecessor_codebook": (vocab, rank),
+        "candidate_selector.successor_codebook": (vocab, rank),
+        "candidate_selector.hidden_projection.weight": (rank, width),
+    }
+    for index in range(variant.num_layers):
+        for part in ("attention", "mlp"):
+            name = f"layers.{index}.{part}_conv."
+            shapes[name + "base_kernel"] = (2, taps, width)
+            kernels = 2 * taps * width // variant.group
+            shapes[name + "kernel_projection.weight"] = (kernels, width)
     return shapes
 
 
@@ -146,6 +168,12 @@ def _fields(target, variant: BlockVariant, dialect: str) -> dict[str, Any]:
     }
     named = {"target_layer_ids": [layer - 1 for layer in variant.layers]}
     causal = {"causal": True} if variant.is_causal else {}
+    if variant.taps:
+        own = {"block_size": variant.size, "mask_token_id": MASK}
+        own |= {"conv_kernel_size": variant.taps, "conv_group_size": variant.group}
+        own |= {"selector_rank": variant.markov_rank, "selector_top_k": variant.num_candidates}
+        nested = own | named | causal
+        return layer | {"architectures": ["DFlash2DraftModel"], "dflash_config": nested}
     if dialect == "z-lab":
         nested = own | named | causal
         nested |= {"sample_from_anchor": True} if variant.is_next else {}
@@ -193,12 +221,21 @@ class BlockOracle:
 
     def _logits(self, states: torch.Tensor, depth: int, before: int) -> torch.Tensor:  # [vocab]
         state = states[self._variant.first + depth]
-        return state @ self._model.lm_head.weight.T + self._bias(state, before)
+        logits = state @ self._model.lm_head.weight.T
+        if self._variant.taps:
+            lowest = logits.sort().values[-self._variant.num_candidates]
+            logits = logits.masked_fill(logits < lowest, float("-inf"))
+        return logits + self._bias(state, before)
 
     def _bias(self, state: torch.Tensor, before: int) -> torch.Tensor | float:
         weights = self._weights
         if not self._variant.markov_rank:
             return 0.0
+        if self._variant.taps:
+            selector = "candidate_selector."
+            scale = weights[selector + "hidden_projection.weight"] @ state
+            vector = weights[selector + "predecessor_codebook"][before] * scale
+            return weights[selector + "successor_codebook"] @ vector
         vector = weights["markov_head.markov_w1.weight"][before]
         if self._variant.is_gated:
             read = torch.cat([state, vector])
@@ -216,14 +253,37 @@ class BlockOracle:
         for index in range(self._variant.num_layers):
             prefix = f"layers.{index}."
             normed = self._rms(stream, prefix + "input_layernorm")
-            stream = stream + self._attend(index, context, normed)
+            own = self._convolve(prefix + "attention", 0, normed, normed)
+            out = self._attend(index, context, own)
+            stream = stream + self._convolve(prefix + "attention", 1, normed, out)
             normed = self._rms(stream, prefix + "post_attention_layernorm")
-            gate, up = (
-                normed @ self._weights[f"{prefix}mlp.{name}_proj.weight"].T
-                for name in ("gate", "up")
-            )
-            stream = stream + (F.silu(gate) * up) @ self._weights[prefix + "mlp.down_proj.weight"].T
+            own = self._convolve(prefix + "mlp", 0, normed, normed)
+            out = self._feed(prefix + "mlp.", own)
+            stream = stream + self._convolve(prefix + "mlp", 1, normed, out)
         return self._rms(stream, "norm")
+
+    def _feed(self, prefix: str, x: torch.Tensor) -> torch.Tensor:
+        weights = self._weights
+        gate, up = (x @ weights[f"{prefix}{name}_proj.weight"].T for name in ("gate", "up"))
+        return (F.silu(gate) * up) @ weights[prefix + "down_proj.weight"].T
+
+    def _convolve(
+        self, name: str, side: int, normed: torch.Tensor, x: torch.Tensor
+    ) -> torch.Tensor:  # [size, width]
+        """Channel by channel, slot by slot, tap by tap."""
+        variant = self._variant
+        if not variant.taps:
+            return x
+        base = self._weights[name + "_conv.base_kernel"][side]
+        own = normed @ self._weights[name + "_conv.kernel_projection.weight"].T
+        own = own.view(x.shape[0], 2, variant.taps, -1)[:, side]  # [size, taps, groups]
+        channels = torch.arange(x.shape[1])
+        out = torch.zeros_like(x)
+        for slot in range(x.shape[0]):
+            for tap in range(min(slot + 1, variant.taps)):
+                kernel = base[tap] + own[slot, tap, channels // variant.group]
+                out[slot] += kernel * x[slot - tap]
+        return out
 
     def _attend(self, layer: int, context: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         weights, both = self._weights, torch.cat([context, slots])

@@ -59,12 +59,14 @@ class Oracle:
             x = torch.cat([self.rms(embedded, LAYER + "input_layernorm"), normed], -1)
             residual = normed if variant.norm_before_residual else states
         y = self._run_layer(LAYER, x, residual)
+        for index in range(1, variant.num_layers):
+            y = self.run_plain(index, y, variant.later_norm)
         return self.rms(y, "norm") if variant.norm_output else y
 
-    def run_plain(self, index, stream):
+    def run_plain(self, index, stream, norm="input_layernorm"):
         """The stream after a plain decoder layer."""
         prefix = f"layers.{index}."
-        return self._run_layer(prefix, self.rms(stream, prefix + "input_layernorm"), stream)
+        return self._run_layer(prefix, self.rms(stream, prefix + norm), stream)
 
     def _run_layer(self, prefix, x, residual):
         y = residual + self._attend(prefix, x)

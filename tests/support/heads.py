@@ -37,6 +37,8 @@ class Variant:
     own_embedding: bool = False
     own_head: bool = True  # eagle never has one
     theta: float = 10000.0
+    num_layers: int = 1
+    later_norm: str = "input_layernorm"  # that layers after the first apply; they store both
 
     def complete(self, target: ModelConfig) -> "Variant":
         """The same with sizes in place of zeros."""
@@ -123,6 +125,7 @@ def _shapes(target: ModelConfig, variant: Variant) -> dict[str, tuple[int, ...]]
     if variant.attention_bias:
         biased = [name for name in projections if name.startswith("self_attn")]
         shapes |= {f"{LAYER}{name}.bias": projections[name][:1] for name in biased}
+    shapes |= _later_shapes(shapes, variant)
     if not is_eagle3:
         shapes["fc.weight"] = (hidden, 2 * hidden)
         shapes |= {"fc.bias": (hidden,)} if variant.fc_bias else {}
@@ -137,6 +140,19 @@ def _shapes(target: ModelConfig, variant: Variant) -> dict[str, tuple[int, ...]]
         shapes["embed_tokens.weight"] = (target.vocab_size, hidden)
     if variant.own_head:
         shapes["lm_head.weight"] = (variant.draft_vocab, hidden)
+    return shapes
+
+
+def _later_shapes(first, variant: Variant) -> dict[str, tuple[int, ...]]:
+    """Layers after the first read the stream alone."""
+    hidden, shapes = variant.hidden, {}
+    for index in range(1, variant.num_layers):
+        layer = {name.replace(LAYER, f"layers.{index}."): size for name, size in first.items()}
+        for part in ("q_proj", "k_proj", "v_proj"):
+            name = f"layers.{index}.self_attn.{part}.weight"
+            layer[name] = (layer[name][0], hidden)
+        layer[f"layers.{index}.input_layernorm.weight"] = (hidden,)
+        shapes |= layer
     return shapes
 
 
@@ -162,7 +178,7 @@ def _layer_fields(variant: Variant, target: ModelConfig) -> dict[str, Any]:
     heads, kv_heads = _heads(target)
     return {
         "model_type": "llama",
-        "num_hidden_layers": 1,
+        "num_hidden_layers": variant.num_layers,
         "hidden_size": variant.hidden,
         "intermediate_size": 40,
         "num_attention_heads": heads,

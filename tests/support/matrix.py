@@ -77,7 +77,18 @@ MAX_TOKENS = 9
 # A twin is kept completely, a stranger almost never, a relative now and then.
 TARGETS = ["llama", "deepseek-v3"]  # keys and values, latents
 DRAFTERS = ["none", "twin", "relative", "stranger", "merged"]
-DRAFTERS += ["eagle", "eagle3", "dflash", "mixed", "dspark", "peagle", "pard", "medusa", "mtp"]
+DRAFTERS += [
+    "eagle",
+    "eagle3",
+    "dflash",
+    "mixed",
+    "dflash2",
+    "dspark",
+    "peagle",
+    "pard",
+    "medusa",
+    "mtp",
+]
 CHAINS_ONLY = ["modules"]  # one module per depth
 TREES = {
     "one-step": Budget(steps=1, topk=1, nodes=2),

@@ -53,7 +53,7 @@ class TinyVision:
 
 
 def make_tiny_vision(folder: Path, *, seed: int = 0) -> TinyVision:
-    tokenizer = _write_tokenizer(folder)
+    tokenizer = write_tokenizer(folder, SPECIAL, TEMPLATE)
     theirs = _tiny_model(seed)
     theirs.save_pretrained(folder)
     images = Idefics3ImageProcessorPil(
@@ -103,14 +103,15 @@ def _tiny_model(seed: int) -> PreTrainedModel:
     return model
 
 
-def _write_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+def write_tokenizer(folder: Path, special: list[str], template: str) -> PreTrainedTokenizerFast:
+    """One token per letter, and the special ones behind them."""
     folder.mkdir(parents=True, exist_ok=True)
     vocab = {letter: token for token, letter in enumerate(LETTERS, start=3)}
     vocab |= {"?": 0, "<s>": 1, "</s>": 2}
     backend = tokenizers.Tokenizer(models.WordLevel(vocab=vocab, unk_token="?"))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    backend.add_special_tokens(["<s>", "</s>", *SPECIAL])
+    backend.add_special_tokens(["<s>", "</s>", *special])
     backend.save(str(folder / "tokenizer.json"))
-    fields = {"chat_template": TEMPLATE, "eos_token": "</s>"}
+    fields = {"chat_template": template, "eos_token": "</s>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(fields))
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", pad_token="?")

@@ -108,6 +108,8 @@ def _decoded(url: str) -> bytes:
 
 
 def _file_bytes(path: Path) -> bytes:
+    if not path.is_file():  # nor a pipe, which would be waited for
+        raise RequestError("an image file is not there, or is no file; fix the file: URL")
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)

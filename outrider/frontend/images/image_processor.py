@@ -38,9 +38,13 @@ class ImageProcessor(Protocol):
 def load_processor(folder: Path, vision: VisionConfig) -> ImageProcessor:
     """The processor of a folder, as transformers has it. Its scaling is left to the tower."""
     try:
-        from outrider.frontend.images.idefics3_processor import Idefics3Processor
+        if vision.kind == "idefics3":
+            from outrider.frontend.images.idefics3_processor import Idefics3Processor
 
-        return Idefics3Processor.load(folder, vision)
+            return Idefics3Processor.load(folder, vision)
+        from outrider.frontend.images.qwen2_5_vl_processor import Qwen2_5VLProcessor
+
+        return Qwen2_5VLProcessor.load(folder)
     except ImportError as error:
         raise ConfigError(
             f"images need transformers and pillow ({error}): {install_hint('vision')}"
@@ -53,8 +57,10 @@ def load_processor(folder: Path, vision: VisionConfig) -> ImageProcessor:
         ) from error
 
 
-def pixels_of(array: "np.ndarray", grid: tuple[int, int]) -> ImagePixels:
+def pixels_of(array: "np.ndarray", grid: tuple[int, int], *, has_axes: bool = False) -> ImagePixels:
     """One image or tile, with the digest that caches know it by."""
     values = array.astype("u1", copy=False).tobytes()
     digest = hashlib.sha256(repr((array.shape, grid)).encode() + b"\n" + values).digest()
-    return ImagePixels(shape=array.shape, grid=grid, digest=digest, values=values)
+    return ImagePixels(
+        shape=array.shape, grid=grid, digest=digest, has_axes=has_axes, values=values
+    )

@@ -124,6 +124,11 @@ class V4Config:
         return math.lcm(USUAL_PAGE, *ratios)
 
     @property
+    def has_axes(self) -> bool:
+        """Its positions have one axis."""
+        return False
+
+    @property
     def takes_embeds(self) -> bool:
         """The experts of its first layers are chosen by token ids."""
         return False

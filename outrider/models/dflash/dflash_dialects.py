@@ -18,6 +18,7 @@ from outrider.models.eagle.head_config import (
     ConfidenceConfig,
     Dialect,
     HeadConfig,
+    LocalConfig,
     MarkovConfig,
     Origin,
     OutputConfig,
@@ -34,12 +35,13 @@ from outrider.ops.attention.attention_rule import WHOLE_TEXT
 
 _ARCHITECTURES: dict[str, tuple[Dialect, Algorithm]] = {
     "DFlashDraftModel": ("z-lab", "dflash"),
+    "DFlash2DraftModel": ("z-lab", "dflash2"),
     "Qwen3DSparkModel": ("DeepSpec", "dspark"),
     "DSparkDraftModel": ("SpecForge", "dspark"),
     "DFlashSpeculator": ("speculators", "dflash"),
     "DSparkSpeculator": ("speculators", "dspark"),
 }
-_NOT_YET = ("DFlash2DraftModel", "DominoDraftModel")
+_NOT_YET = ("DominoDraftModel",)
 _SPECULATORS: tuple[Algorithm, ...] = ("dflash", "dspark")
 _MOST_SLOTS = 64  # the slots that a slot reads are one 64-bit mask
 # Fields that change what a head computes, and the values that mean nothing special.
@@ -84,7 +86,8 @@ def parse_dflash(
     causal_layers = _causal_layers(flat, plain.pattern.windows)
     has_mask_vector = MASK_VECTOR in names
     mask_token = 0 if has_mask_vector else read_mask_token(flat, target.vocab_size)
-    is_causal = all(causal_layers)
+    local = _local(flat, plain.block.hidden) if algorithm == "dflash2" else None
+    is_causal = all(causal_layers) and local is None  # convolutions run over whole blocks
     block = _block(
         flat, dialect, algorithm, is_causal=is_causal, mask_token=mask_token, notes=notes
     )
@@ -107,6 +110,7 @@ def parse_dflash(
             has_mask_vector=has_mask_vector,
             markov=_markov(flat),
             confidence=_confidence(flat, names),
+            local=local,
         ),
     )
 
@@ -212,6 +216,21 @@ def _markov(flat: dict[str, Any]) -> MarkovConfig | None:
     if not rank:
         return None
     return MarkovConfig(rank=read_size(flat, "markov_rank"), is_gated=kind == "gated")
+
+
+def _local(flat: dict[str, Any], hidden: int) -> LocalConfig:
+    local = LocalConfig(
+        taps=read_size(flat, "conv_kernel_size", most=_MOST_SLOTS),
+        group=read_size(flat, "conv_group_size"),
+        rank=read_size(flat, "selector_rank"),
+        num_candidates=read_size(flat, "selector_top_k"),
+    )
+    if hidden % local.group:
+        raise ConfigError(
+            f"config.json sets conv_group_size to {local.group}, which does not divide "
+            f"hidden_size {hidden}; fix the field"
+        )
+    return local
 
 
 def _confidence(flat: dict[str, Any], names: Collection[str]) -> ConfidenceConfig | None:

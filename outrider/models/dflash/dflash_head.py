@@ -15,6 +15,8 @@ from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
+_NO_CANDIDATE = -1e9  # finite, so that sums with it are numbers
+
 Rows = Callable[[torch.Tensor], torch.Tensor]  # [n, in] -> [n, out]
 
 
@@ -30,6 +32,7 @@ class DFlashParts:
     norm: Norm
     score: Rows  # [n, width] normalised -> [n, draft_vocab]
     target_ids: torch.Tensor  # [draft_vocab] int64
+    num_candidates: int | None  # best tokens of a slot that are drafted at all; None: any token
     markov: MarkovHead | None
     confidence: ConfidenceHead | None
 
@@ -40,7 +43,7 @@ class DFlashHead(BlockModel):
     def __init__(self, facts: ModelFacts, block: DraftBlock, parts: DFlashParts) -> None:
         super().__init__(facts, block, parts.target_ids)
         self.is_conditional = parts.markov is not None
-        self.is_mixed = len(set(parts.causal_layers)) > 1
+        self.is_mixed = any(parts.causal_layers) and not block.is_causal
         self._parts = parts
 
     def catch_up(
@@ -68,7 +71,16 @@ class DFlashHead(BlockModel):
 
     def logits(self, states: torch.Tensor, first: int) -> torch.Tensor:
         del first
-        return self._parts.score(states.flatten(0, 1)).view(*states.shape[:2], -1)
+        scores = self._parts.score(states.flatten(0, 1))
+        return self._among_candidates(scores).view(*states.shape[:2], -1)
+
+    def _among_candidates(self, scores: torch.Tensor) -> torch.Tensor:  # [n, draft_vocab] both
+        """The same, far lower for tokens that are not among the best before the bias is added."""
+        most = self._parts.num_candidates
+        if most is None or most >= scores.shape[1]:
+            return scores
+        best = scores.topk(most, dim=1).indices
+        return torch.full_like(scores, _NO_CANDIDATE).scatter(1, best, scores.gather(1, best))
 
     def bias(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         assert self._parts.markov is not None, "see is_conditional"

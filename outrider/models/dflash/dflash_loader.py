@@ -1,6 +1,6 @@
 """Builds a block-parallel head from checked tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -11,9 +11,15 @@ from outrider.models.dflash.dflash_tensors import (
     MARKOV_GATE,
     MARKOV_TO,
     MASK_VECTOR,
+    SELECTOR_FROM,
+    SELECTOR_SCALE,
+    SELECTOR_TO,
+    conv_name,
 )
 from outrider.models.dflash.markov_head import ConfidenceHead, MarkovHead
+from outrider.models.dflash.slot_conv import SlotConv, SlotConvs
 from outrider.models.draft_model import ModelFacts
+from outrider.models.eagle.eagle_layer import NormedHeadLayer
 from outrider.models.eagle.head_builder import HeadBuilder
 from outrider.models.eagle.head_config import BlockHeadConfig, HeadConfig
 
@@ -29,15 +35,22 @@ def build_dflash(
         aux_layers=config.aux.aux_layers,
         width=config.width,
         lead=0,
-        num_layers=blocks.num_layers,
+        num_layers=config.num_layers,
         attention=config.layer.attention,
         begins_with_forward=True,
     )
-    return DFlashHead(facts, blocks.block, _parts(blocks, builder, tensors))
+    layers = [
+        builder.normed_layer(index, _convs(blocks, builder, index))
+        for index in range(config.num_layers)
+    ]
+    return DFlashHead(facts, blocks.block, _parts(blocks, layers, builder, tensors))
 
 
 def _parts(
-    blocks: BlockHeadConfig, builder: HeadBuilder, tensors: Mapping[str, torch.Tensor]
+    blocks: BlockHeadConfig,
+    layers: Sequence[NormedHeadLayer],
+    builder: HeadBuilder,
+    tensors: Mapping[str, torch.Tensor],
 ) -> DFlashParts:
     embedding, fc = builder.embedding(), builder.project()
     context_norm, mask_token = builder.norm("hidden_norm.weight"), blocks.block.mask_token
@@ -45,17 +58,36 @@ def _parts(
         embedding=embedding,
         mask=builder.read(MASK_VECTOR) if blocks.has_mask_vector else embedding[mask_token],
         project=lambda states: context_norm(fc(states)),
-        layers=[builder.normed_layer(index) for index in range(blocks.num_layers)],
+        layers=layers,
         causal_layers=blocks.causal_layers,
         norm=builder.norm("norm.weight"),
         score=builder.score(),
         target_ids=builder.target_ids(),
+        num_candidates=blocks.local.num_candidates if blocks.local else None,
         markov=_markov(blocks, builder),
         confidence=_confidence(blocks, tensors, embedding.device),
     )
 
 
+def _convs(blocks: BlockHeadConfig, builder: HeadBuilder, layer: int) -> SlotConvs | None:
+    if blocks.local is None:
+        return None
+    attention, mlp = (
+        SlotConv(
+            base=builder.read(conv_name(layer, part) + "base_kernel"),
+            project=builder.linear(conv_name(layer, part) + "kernel_projection", has_bias=False),
+            size=blocks.block.size,
+        )
+        for part in ("attention", "mlp")
+    )
+    return SlotConvs(attention=attention, mlp=mlp)
+
+
 def _markov(blocks: BlockHeadConfig, builder: HeadBuilder) -> MarkovHead | None:
+    if blocks.local is not None:
+        scale = builder.linear(SELECTOR_SCALE, has_bias=False)
+        score = builder.make_linear(builder.read(SELECTOR_TO))
+        return MarkovHead(vectors=builder.read(SELECTOR_FROM), score=score, gate=None, scale=scale)
     if blocks.markov is None:
         return None
     gate = builder.linear(MARKOV_GATE, has_bias=True) if blocks.markov.is_gated else None

@@ -13,6 +13,10 @@ CONFIDENCE = "confidence_head.proj"  # [1, width] or [1, width + rank]
 MARKOV = "markov_head."
 MARKOV_FROM = MARKOV + "markov_w1.weight"  # [vocab, rank] of the token before
 MARKOV_TO = MARKOV + "markov_w2.weight"  # [draft_vocab, rank]
+SELECTOR = "candidate_selector."
+SELECTOR_FROM = SELECTOR + "predecessor_codebook"  # [vocab, rank] of the token before
+SELECTOR_TO = SELECTOR + "successor_codebook"  # [draft_vocab, rank]
+SELECTOR_SCALE = SELECTOR + "hidden_projection"  # [rank, width]
 MARKOV_GATE = MARKOV + "gate_proj"  # [rank, width + rank]
 
 Shape = tuple[int, ...]
@@ -39,6 +43,29 @@ def block_shapes(config: HeadConfig, blocks: BlockHeadConfig) -> dict[str, Shape
         shapes |= {f"{CONFIDENCE}.bias": (1,)} if blocks.confidence.has_bias else {}
     if blocks.has_mask_vector:
         shapes[MASK_VECTOR] = (width,)
+    return shapes | _local_shapes(config, blocks)
+
+
+def conv_name(layer: int, part: str) -> str:
+    """How the names of a convolution begin: of attention or mlp."""
+    return f"layers.{layer}.{part}_conv."
+
+
+def _local_shapes(config: HeadConfig, blocks: BlockHeadConfig) -> dict[str, Shape]:
+    """The convolutions and the selector of DFlash2."""
+    local, width = blocks.local, config.width
+    if local is None:
+        return {}
+    shapes: dict[str, Shape] = {
+        SELECTOR_FROM: (config.output.vocab, local.rank),
+        SELECTOR_TO: (config.output.draft_vocab, local.rank),
+        f"{SELECTOR_SCALE}.weight": (local.rank, width),
+    }
+    kernels = 2 * local.taps * (width // local.group)
+    for layer in range(config.num_layers):
+        for part in ("attention", "mlp"):
+            shapes[conv_name(layer, part) + "base_kernel"] = (2, local.taps, width)
+            shapes[conv_name(layer, part) + "kernel_projection.weight"] = (kernels, width)
     return shapes
 
 

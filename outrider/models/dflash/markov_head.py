@@ -1,4 +1,4 @@
-"""DSpark's small heads: what the token before adds to logits, and the chance of a draft."""
+"""Small heads of DSpark and DFlash2: what the token before adds to logits, and a draft's chance."""
 
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ class MarkovHead:
     vectors: torch.Tensor  # [vocab, rank] of the token before
     score: Linear  # [rank -> draft_vocab]
     gate: Linear | None  # [width + rank -> rank]
+    scale: Linear | None = None  # [width -> rank] of DFlash2
 
     def vector(self, tokens: torch.Tensor) -> torch.Tensor:  # [n] -> [n, rank]
         return F.embedding(tokens, self.vectors)
@@ -24,6 +25,8 @@ class MarkovHead:
         vector = self.vector(tokens)
         if self.gate is not None:
             vector = self.gate(torch.cat([states, vector], dim=-1)).sigmoid() * vector
+        if self.scale is not None:
+            vector = self.scale(states) * vector
         return self.score(vector)
 
 

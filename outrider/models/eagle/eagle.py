@@ -1,6 +1,6 @@
 """EAGLE 1 and 2: predicts the target's final hidden state; the target's lm_head scores tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from outrider.kv.kv_pool import KVPool
 from outrider.models.draft_model import ModelFacts
-from outrider.models.eagle.eagle_layer import HeadLayer, apply_padded
+from outrider.models.eagle.eagle_layer import HeadLayer, NormedHeadLayer, apply_padded, run_layers
 from outrider.ops.linear.linear import Linear
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
@@ -28,8 +28,14 @@ class EagleParts:
 class EagleHead:
     """A draft row joins a token and the state before it. There is no norm before attention."""
 
-    def __init__(self, facts: ModelFacts, parts: EagleParts) -> None:
+    def __init__(
+        self,
+        facts: ModelFacts,
+        parts: EagleParts,  # with the first layer
+        later: Sequence[NormedHeadLayer] = (),
+    ) -> None:
         self.facts = facts
+        self._later = later
         self.target_ids = parts.target_ids
         self._parts = parts
 
@@ -40,7 +46,8 @@ class EagleHead:
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
         x = self._join(plan, state)
-        return self._parts.layer(plan, x, x, kv, attention)
+        after = self._parts.layer(plan, x, x, kv, attention)
+        return run_layers(self._later, plan, after, kv, attention)
 
     def catch_up(
         self,
@@ -50,6 +57,8 @@ class EagleHead:
         attention: AttentionBackend,
     ) -> torch.Tensor:  # [num_query, width]
         state = self.project(aux_hidden_states)
+        if self._later:
+            return self.forward(plan, state, kv, attention)
         self._parts.layer.write_kv(plan, self._join(plan, state), kv, attention)
         return state
 

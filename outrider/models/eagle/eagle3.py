@@ -1,6 +1,6 @@
 """EAGLE-3: reads aux_hidden_states of the target; has its own draft vocabulary and lm_head."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +8,7 @@ import torch
 from outrider.kv.kv_pool import KVPool
 from outrider.models.draft_model import ModelFacts
 from outrider.models.eagle.compiled_catch_up import compile_catch_up
-from outrider.models.eagle.eagle_layer import HeadLayer
+from outrider.models.eagle.eagle_layer import HeadLayer, NormedHeadLayer, run_layers
 from outrider.ops.norm_rope.join_normed import join_normed
 from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.step.attention_backend import AttentionBackend
@@ -57,8 +57,14 @@ class Eagle3Parts:
 class Eagle3Head:
     """A draft row reads a token and the state before it, each normalised, concatenated."""
 
-    def __init__(self, facts: ModelFacts, parts: Eagle3Parts) -> None:
+    def __init__(
+        self,
+        facts: ModelFacts,
+        parts: Eagle3Parts,  # with the first layer
+        later: Sequence[NormedHeadLayer] = (),
+    ) -> None:
         self.facts = facts
+        self._later = later
         self.target_ids = parts.target_ids
         self._parts = parts
         # The same parts; None where some are no compiled functions.
@@ -82,6 +88,7 @@ class Eagle3Head:
         parts, norms = self._parts, self._parts.norms
         x, residual = parts.join(plan, state)
         after = parts.layer(plan, x, residual, kv, attention)
+        after = run_layers(self._later, plan, after, kv, attention)
         return norms.output(after) if norms.is_state_normed else after
 
     def catch_up(
@@ -91,6 +98,9 @@ class Eagle3Head:
         kv: KVPool,
         attention: AttentionBackend,
     ) -> torch.Tensor:  # [num_query, width]
+        if self._later:  # the first layer may write to its state, which may be the target's
+            state = self.project(aux_hidden_states.clone())
+            return self.forward(plan, state, kv, attention)
         layer = self._parts.layer
         stored = kv.layers[layer.index]
         if self._compiled is not None and stored.dtype == torch.float32:

@@ -1,5 +1,6 @@
 """The decoder layer of a head, for EAGLE and EAGLE-3."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -80,6 +81,19 @@ class NormedHeadLayer:
         backend: AttentionBackend,
     ) -> torch.Tensor:  # [num_query, width]
         return self.layer(plan, self.norm(stream), stream, kv, backend)
+
+
+def run_layers(
+    layers: Sequence[NormedHeadLayer],
+    plan: StepPlan,
+    stream: torch.Tensor,  # [num_query, width] may be overwritten
+    kv: KVPool,
+    backend: AttentionBackend,
+) -> torch.Tensor:  # [num_query, width]
+    """The stream after all layers."""
+    for each in layers:
+        stream = each(plan, stream, kv, backend)
+    return stream
 
 
 def apply_padded(linear: Linear, x: torch.Tensor) -> torch.Tensor:  # [n, in] -> [n, out]

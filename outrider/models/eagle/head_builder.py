@@ -7,6 +7,7 @@ import torch
 
 from outrider.config.engine_config import Arithmetic
 from outrider.models.decoder import Decoder, DecoderLayer, stack_layers
+from outrider.models.dflash.slot_conv import SlotConvs
 from outrider.models.eagle.aux_projection import AuxProjection
 from outrider.models.eagle.eagle_layer import HeadLayer, NormedHeadLayer, apply_padded
 from outrider.models.eagle.head_config import HeadConfig
@@ -49,7 +50,7 @@ class HeadBuilder:
         self._config = config
         self._tensors = tensors
         self._target = target
-        self._make_linear = choose_linear(dtype, device, arithmetic)
+        self.make_linear = choose_linear(dtype, device, arithmetic)
         self._device = device
 
     def embedding(self) -> torch.Tensor:  # [vocab, width]
@@ -64,7 +65,7 @@ class HeadBuilder:
         """Logits of normalised states, by its own lm_head or the target's."""
         if HEAD not in self._tensors:
             return self._target.logits
-        head = self._make_linear(self.read(HEAD))
+        head = self.make_linear(self.read(HEAD))
         return lambda state: widen_logits(apply_padded(head, state))
 
     def project(self) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -86,15 +87,17 @@ class HeadBuilder:
         weight = torch.stack([self.read(name) for name in names])
         return make_norm(weight, self._config.layer.block.norm_eps)
 
-    def layer(self, index: int) -> HeadLayer:
+    def layer(self, index: int, convs: SlotConvs | None = None) -> HeadLayer:
         """A decoder layer. The caller normalises its input."""
         config, prefix = self._config.layer, layer_prefix(index)
         attention = prefix + _ATTENTION
         output = self.linear(attention + "o_proj", has_bias="o_proj" in config.biased)
-        norm, gate = gate_behind(
-            self.norm(prefix + "post_attention_layernorm.weight"),
-            gate_of(self.linear(prefix + "mlp.gate_proj", prefix + "mlp.up_proj", has_bias=False)),
+        norm = self.norm(prefix + "post_attention_layernorm.weight")
+        gate = gate_of(
+            self.linear(prefix + "mlp.gate_proj", prefix + "mlp.up_proj", has_bias=False)
         )
+        if convs is None:  # a convolution reads the normalised state
+            norm, gate = gate_behind(norm, gate)
         layer = DecoderLayer(
             attention_norm=self._no_norm(),
             attention=SelfAttention(
@@ -115,16 +118,20 @@ class HeadBuilder:
                 dtype=self._target.dtype,
                 device=self._device,
             ),
-            stack=stack_layers([layer]),
+            stack=stack_layers([layer if convs is None else convs.around(layer)]),
             kv=self._kv_projection(attention),
             index=index,
             min_rows=output.min_rows,
         )
 
-    def normed_layer(self, index: int) -> NormedHeadLayer:
+    def normed_layer(self, index: int, convs: SlotConvs | None = None) -> NormedHeadLayer:
         """A decoder layer with the norm of its input."""
-        norm = self.norm(layer_prefix(index) + "input_layernorm.weight")
-        return NormedHeadLayer(norm=norm, layer=self.layer(index))
+        norm = self.norm(f"{layer_prefix(index)}{self._config.later_norms[0]}.weight")
+        return NormedHeadLayer(norm=norm, layer=self.layer(index, convs))
+
+    def later_layers(self) -> tuple[NormedHeadLayer, ...]:
+        """All layers but the first."""
+        return tuple(self.normed_layer(index) for index in range(1, self._config.num_layers))
 
     def _projection(self, prefix: str) -> Projection:
         """The qkv projection. Its input is already normalised."""
@@ -163,7 +170,7 @@ class HeadBuilder:
 
     def linear(self, *names: str, has_bias: bool) -> Linear:
         """One projection for several weights with the same input, stacked."""
-        linear = self._make_linear(self.read(*(f"{name}.weight" for name in names)))
+        linear = self.make_linear(self.read(*(f"{name}.weight" for name in names)))
         if not has_bias:
             return linear
         return BiasedLinear(linear, self.read(*(f"{name}.bias" for name in names)))

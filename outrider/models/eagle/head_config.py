@@ -8,7 +8,7 @@ from outrider.models.draft_model import AuxLayers
 from outrider.models.model_config import AttentionConfig, BlockConfig
 from outrider.models.rope_config import RopeConfig
 
-Algorithm = Literal["eagle", "eagle3", "peagle", "dflash", "dspark"]
+Algorithm = Literal["eagle", "eagle3", "peagle", "dflash", "dflash2", "dspark"]
 Dialect = Literal["SafeAILab", "SGLang", "vLLM", "speculators", "z-lab", "DeepSpec", "SpecForge"]
 AuxNorm = Literal["none", "each", "joint"]  # of the aux states, before `fc`
 
@@ -78,6 +78,16 @@ class ConfidenceConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LocalConfig:
+    """How slots that are near each other agree (DFlash2)."""
+
+    taps: int  # slots that a convolution reads
+    group: int  # channels that share what a kernel has of its slot
+    rank: int  # of what the token before adds to the logits
+    num_candidates: int  # best tokens of a slot that are drafted at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockHeadConfig:
     """What a head that drafts a block in one pass has besides."""
 
@@ -87,10 +97,7 @@ class BlockHeadConfig:
     has_mask_vector: bool  # the head stores what a mask is embedded as; else a token's embedding
     markov: MarkovConfig | None
     confidence: ConfidenceConfig | None
-
-    @property
-    def num_layers(self) -> int:
-        return len(self.causal_layers)
+    local: LocalConfig | None = None  # only DFlash2 has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +109,25 @@ class HeadConfig:
     layer: HeadLayerConfig
     output: OutputConfig
     max_context: int  # positions it was trained for; it can run beyond them
-    blocks: BlockHeadConfig | None = None  # EAGLE drafts token by token, with one layer
+    blocks: BlockHeadConfig | None = None  # EAGLE drafts token by token
 
     @property
     def width(self) -> int:
         """Width of the state that one draft row passes to the next."""
         return self.layer.block.hidden
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layer.windows)
+
+    @property
+    def later_norms(self) -> tuple[str, ...]:
+        """Norms that layers after the first may store. Their input passes the first of these.
+
+        SGLang's layers of EAGLE-3 have two norms and apply the one that their first layer applies
+        to states. The layers of all other projects are plain ones.
+        """
+        both = ("input_layernorm", "hidden_norm")
+        if self.origin.algorithm != "eagle3":
+            return both[:1]
+        return both[::-1] if self.origin.dialect == "SGLang" else both

@@ -51,7 +51,7 @@ def parse_head(
         return parse_dflash(fields, names, target)
     dialect, algorithm = _recognise(fields, names)
     layer_fields = _layer_fields(fields, dialect)
-    plain = _plain_layers(layer_fields, target, algorithm)
+    plain = plain_layers(layer_fields, target)
     notes: list[str] = []
     if algorithm == "eagle":
         aux = _final_state(plain.block.hidden, has_bias=_has_bias(fields, names))
@@ -116,15 +116,6 @@ def _layer_fields(fields: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
     if dialect == "speculators":
         return read_object(fields, "transformer_layer_config")
     return read_object(fields, "model") or fields
-
-
-def _plain_layers(fields: dict[str, Any], target: ModelConfig, algorithm: Algorithm) -> ModelConfig:
-    """The layers, read as those of a Llama."""
-    plain = plain_layers(fields, target)
-    if plain.num_layers != 1 and algorithm != "peagle":
-        # Engines use different norms in the second and later layers, so none of them is right.
-        raise ConfigError(f"heads of {plain.num_layers} layers are not supported; use one layer")
-    return plain
 
 
 def _has_bias(fields: dict[str, Any], names: Collection[str]) -> bool:

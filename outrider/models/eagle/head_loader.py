@@ -65,13 +65,14 @@ def build_head(
         aux_layers=config.aux.aux_layers,
         width=config.width,
         lead=0,
-        num_layers=1,
+        num_layers=config.num_layers,
         attention=config.layer.attention,
-        begins_with_forward=True,
+        # The KV of later layers depends on the first: a catch-up runs all layers.
+        begins_with_forward=config.num_layers == 1,
     )
     if config.origin.algorithm == "eagle":
-        return EagleHead(facts, _eagle_parts(config, builder))
-    return Eagle3Head(facts, _eagle3_parts(config, builder))
+        return EagleHead(facts, _eagle_parts(config, builder), builder.later_layers())
+    return Eagle3Head(facts, _eagle3_parts(config, builder), builder.later_layers())
 
 
 def _build_peagle(config: HeadConfig, blocks: BlockHeadConfig, builder: HeadBuilder) -> PEagleHead:
@@ -79,7 +80,7 @@ def _build_peagle(config: HeadConfig, blocks: BlockHeadConfig, builder: HeadBuil
         aux_layers=config.aux.aux_layers,
         width=config.width,
         lead=0,
-        num_layers=blocks.num_layers,
+        num_layers=config.num_layers,
         attention=config.layer.attention,
         begins_with_forward=True,
     )
@@ -87,7 +88,7 @@ def _build_peagle(config: HeadConfig, blocks: BlockHeadConfig, builder: HeadBuil
         facts,
         blocks.block,
         _eagle3_parts(config, builder),
-        later=[builder.normed_layer(index) for index in range(1, blocks.num_layers)],
+        later=builder.later_layers(),
         mask_hidden=builder.read(MASK_STATE)[None],
     )
 

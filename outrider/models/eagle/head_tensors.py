@@ -73,6 +73,7 @@ def expected_tensors(config: HeadConfig, *, target_hidden: int) -> ExpectedTenso
     """The tensors of such a head, and those that it may share with a target of this width."""
     needed = _eagle_shapes(config) if config.blocks is None else _block_head(config, config.blocks)
     optional: dict[str, Shape] = {TO_DRAFT: (config.output.vocab,)}
+    optional |= _unused_norms(config)
     output, width = config.output, config.width
     is_whole, is_as_wide = output.draft_vocab == output.vocab, width == target_hidden
     (optional if is_as_wide else needed)[EMBEDDING] = (output.vocab, width)
@@ -82,20 +83,36 @@ def expected_tensors(config: HeadConfig, *, target_hidden: int) -> ExpectedTenso
 
 
 def _eagle_shapes(config: HeadConfig) -> dict[str, Shape]:
-    """The tensors of an EAGLE head: one layer, and what is around it."""
+    """The tensors of an EAGLE head: its layers, and what is around them."""
     read = config.width if config.origin.algorithm == "eagle" else 2 * config.width
-    return _layer_shapes(config, LAYER, read=read) | _own_shapes(config)
+    shapes = _layer_shapes(config, LAYER, read=read) | _own_shapes(config)
+    for prefix in map(layer_prefix, range(1, config.num_layers)):
+        shapes |= _later_shapes(config, prefix)
+    return shapes
+
+
+def _later_shapes(config: HeadConfig, prefix: str) -> dict[str, Shape]:
+    """A layer that reads the stream through a norm."""
+    shapes = _layer_shapes(config, prefix, read=config.width)
+    return shapes | {f"{prefix}{config.later_norms[0]}.weight": (config.width,)}
+
+
+def _unused_norms(config: HeadConfig) -> dict[str, Shape]:
+    """Norms that exporters write for every layer, and that later layers do not apply."""
+    return {
+        f"{layer_prefix(index)}{name}.weight": (config.width,)
+        for index in range(1, config.num_layers)
+        for name in config.later_norms[1:]
+    }
 
 
 def _block_head(config: HeadConfig, blocks: BlockHeadConfig) -> dict[str, Shape]:
     """The tensors of a head that drafts blocks."""
-    is_eagle = config.origin.algorithm == "peagle"
-    shapes = _eagle_shapes(config) if is_eagle else block_shapes(config, blocks)
-    if is_eagle:
-        shapes[MASK_STATE] = (config.aux.width,)
-    for prefix in map(layer_prefix, range(1 if is_eagle else 0, blocks.num_layers)):
-        shapes |= _layer_shapes(config, prefix, read=config.width)
-        shapes[prefix + "input_layernorm.weight"] = (config.width,)
+    if config.origin.algorithm == "peagle":
+        return _eagle_shapes(config) | {MASK_STATE: (config.aux.width,)}
+    shapes = block_shapes(config, blocks)
+    for prefix in map(layer_prefix, range(config.num_layers)):
+        shapes |= _later_shapes(config, prefix)
     return shapes
 
 

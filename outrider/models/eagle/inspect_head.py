@@ -32,6 +32,7 @@ _ALGORITHMS: dict[Algorithm, str] = {
     "eagle3": "EAGLE-3",
     "peagle": "P-EAGLE",
     "dflash": "DFlash",
+    "dflash2": "DFlash2",
     "dspark": "DSpark",
 }
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -227,6 +228,8 @@ def _facts(
         yield "state", f"{config.width} wide, from one draft row to the next"
     else:
         yield "block", _block(config.blocks)
+    if config.num_layers > 1:
+        yield "layers", str(config.num_layers)
     yield "variant", _variant(config)
     yield "rope", f"{_rope(config.layer.rope)}; target: {_rope(target.rope)}"
     yield "positions", f"{config.max_context}; target: {target.max_context}"
@@ -257,10 +260,12 @@ def _block(blocks: BlockHeadConfig) -> str:
         else f"{block.size} slots in one pass, {block.num_drafts} drafts",
         f"a slot predicts {'its own token' if block.first else 'the next token'}",
         _slots_read(blocks.causal_layers),
-        f"{blocks.num_layers} layers",
     ]
     parts += [f"Markov head of rank {blocks.markov.rank}"] if blocks.markov else []
     parts += ["confidence head"] if blocks.confidence else []
+    if local := blocks.local:
+        parts.append(f"convolutions of {local.taps} slots")
+        parts.append(f"selector of rank {local.rank} among {local.num_candidates} tokens")
     return ", ".join(parts)
 
 

@@ -8,7 +8,7 @@ from outrider.kv.kv_pool import KVPool
 from outrider.models.block_model import BlockModel, DraftBlock, SlotPlans
 from outrider.models.draft_model import ModelFacts
 from outrider.models.eagle.eagle3 import Eagle3Parts
-from outrider.models.eagle.eagle_layer import NormedHeadLayer
+from outrider.models.eagle.eagle_layer import NormedHeadLayer, run_layers
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
@@ -59,8 +59,7 @@ class PEagleHead(BlockModel):
         masks = self._mask_state.expand(shape[0], shape[1] - 1, -1)
         before = torch.cat([states[:, None], masks], dim=1).flatten(0, 1)
         stream = parts.layer(plan, *parts.join(plan, before), kv, attention)
-        for each in self._later:
-            stream = each(plan, stream, kv, attention)
+        stream = run_layers(self._later, plan, stream, kv, attention)
         return parts.norms.output(stream).view(*shape, -1)
 
     def logits(self, states: torch.Tensor, first: int) -> torch.Tensor:

@@ -29,9 +29,25 @@ class RotaryEmbedding:
             dtype=dtype,
         )
 
-    def at(self, positions: torch.Tensor) -> Rotation:  # positions [num_query]
-        """The rotation of every query token of a step."""
-        return rotation_at(positions, self.frequencies)
+        sections = torch.tensor(config.sections, dtype=torch.int64)
+        axes = torch.arange(len(sections)).repeat_interleave(sections)
+        self._axes = axes.repeat(2).to(device)  # [head_dim] of each channel; [0]: there is one
+
+    def at(self, positions: torch.Tensor) -> Rotation:  # [num_query], or [3, num_query]
+        """The rotation of every query token of a step.
+
+        Positions of three axes are rotated as if each was a token; a channel takes its axis.
+        """
+        if positions.ndim == 1:
+            return rotation_at(positions, self.frequencies)
+        num_axes, num_query = positions.shape
+        each = rotation_at(positions.flatten(), self.frequencies)
+        index = self._axes.expand(1, num_query, 1, -1)
+        cos, sin = (
+            part.view(num_axes, num_query, 1, -1).gather(0, index)[0]
+            for part in (each.cos, each.sin)
+        )
+        return Rotation(cos, sin)
 
 
 def make_rotaries(

@@ -1,6 +1,6 @@
 """Builds modules of transformers from the tensors of a folder, which must match exactly."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -9,6 +9,14 @@ from torch import nn
 from outrider.models.safetensors_reader import Checkpoint
 
 MakeModule = Callable[[], nn.Module]
+
+
+def find_prefix(folder: Path, prefixes: Sequence[str]) -> str:
+    """The first of these that some tensor has; the last if none has."""
+    with Checkpoint(folder) as checkpoint:
+        names = tuple(checkpoint.names)
+    found = [each for each in prefixes if any(name.startswith(each) for name in names)]
+    return found[0] if found else prefixes[-1]
 
 
 def load_modules(

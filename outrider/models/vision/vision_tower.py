@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from outrider.config.install_hint import install_hint
 from outrider.errors import ConfigError
 from outrider.hub.vision_config import read_vision
 from outrider.wire.image_span import ImagePixels
@@ -47,12 +48,22 @@ NO_TOWER = NoTower()
 
 def load_tower(folder: Path, *, dtype: torch.dtype, device: torch.device) -> VisionTower:
     """The vision tower in a folder, if the model has one. Its tensors must match config.json."""
-    if not read_vision(folder).reads_images:
+    kind = read_vision(folder).kind
+    if kind == "none":
         return NO_TOWER
-    from outrider.models.vision.idefics3_tower import load_idefics3  # imports transformers
-
     try:
-        return load_idefics3(folder, dtype=dtype, device=device)
+        # Both import transformers.
+        if kind == "idefics3":
+            from outrider.models.vision.idefics3_tower import load_idefics3
+
+            return load_idefics3(folder, dtype=dtype, device=device)
+        from outrider.models.vision.qwen2_5_vl_tower import load_qwen2_5_vl
+
+        return load_qwen2_5_vl(folder, dtype=dtype, device=device)
+    except ImportError as error:
+        raise ConfigError(
+            f"the vision tower needs transformers ({error}): {install_hint('vision')}"
+        ) from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(

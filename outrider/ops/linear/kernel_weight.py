@@ -5,7 +5,6 @@ thread reads 16 bytes at once and needs no code of another thread. The blocks of
 outputs lie beside each other, because memory is fastest in long pieces.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +27,7 @@ KernelKind = CodeKind | Literal["wide"]  # wide: codes in the type of activation
 BLOCK = 128  # inputs of a block: kernels sum as many from zero
 LINES = 32  # outputs whose blocks lie beside each other
 _PER_WORD = 4  # scales of one byte
+_ROWS_AT_ONCE = 4096  # a multiple of LINES: bounds the memory while a weight is arranged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,64 +63,67 @@ class KernelWeight:
 
 def kernel_weight(weight: QuantisedWeight) -> KernelWeight:
     """The same numbers in the layout of our kernels."""
+    return _arranged(weight, _room_for(weight))
+
+
+def kernel_weight_in_place(weight: QuantisedWeight) -> KernelWeight:
+    """The same, in the memory of the weight's codes if they fill their blocks. The weight is lost.
+
+    So all experts of a layer need no memory twice.
+    """
+    (rows, inputs), codes = weight.shape, weight.codes
+    if rows % LINES or inputs % BLOCK or not codes.is_contiguous():
+        return kernel_weight(weight)
+    return _arranged(
+        weight, codes.view(torch.uint8).view(rows // LINES, inputs // BLOCK, LINES, -1)
+    )
+
+
+def _room_for(weight: QuantisedWeight) -> torch.Tensor:
+    (rows, inputs), width = weight.shape, BLOCK // 2 if weight.has_nibbles else BLOCK
+    shape = -(-rows // LINES), -(-inputs // BLOCK), LINES, width
+    return torch.empty(shape, dtype=torch.uint8, device=weight.codes.device)
+
+
+def _arranged(
+    weight: QuantisedWeight,
+    room: torch.Tensor,  # [out / LINES, in / BLOCK, LINES, bytes] uint8
+) -> KernelWeight:
     arrange = _arrange_nibbles if weight.has_nibbles else _arrange_bytes
-    pieces = [arrange(lines) for lines in _blocks(weight)]
-    codes = torch.cat(pieces)
-    if weight.kind == "e4m3":
-        codes = codes.view(torch.float8_e4m3fn)
+    for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
+        lines = arrange(_block_bytes(weight, first))  # [lines, blocks, bytes]
+        by_block = lines.reshape(-1, LINES, *lines.shape[1:]).transpose(1, 2)
+        room[first // LINES : first // LINES + len(by_block)].copy_(by_block)
     return KernelWeight(
         kind=weight.kind,
-        codes=codes if weight.kind == "e4m3" else codes.view(torch.int32),
+        codes=room.view(torch.float8_e4m3fn if weight.kind == "e4m3" else torch.int32),
         scales=scale_words(weight),
         shape=weight.shape,
         order=weight.order,
     )
 
 
-_ROWS_AT_ONCE = 4096  # a multiple of LINES: bounds the memory while a weight is arranged
+def _block_bytes(weight: QuantisedWeight, first: int) -> torch.Tensor:  # [lines, blocks, BLOCK]
+    """Some outputs with one code in each byte, padded with zeros."""
+    codes = weight.codes[first : first + _ROWS_AT_ONCE]
+    if weight.has_nibbles:
+        codes = unpack_nibbles(codes, weight.block)[:, : weight.inputs]
+    rows, inputs = codes.shape
+    padded = F.pad(codes.view(torch.uint8), (0, -inputs % BLOCK, 0, -rows % LINES))
+    return padded.reshape(len(padded), -1, BLOCK)
 
 
-def _blocks(weight: QuantisedWeight) -> list[torch.Tensor]:
-    """Codes in pieces of [lines, blocks, BLOCK] bytes, one code in each, padded with zeros."""
-    pieces = []
-    for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
-        codes = weight.codes[first : first + _ROWS_AT_ONCE]
-        if weight.has_nibbles:
-            codes = unpack_nibbles(codes, weight.block)[:, : weight.inputs]
-        rows, inputs = codes.shape
-        padded = F.pad(codes.view(torch.uint8), (0, -inputs % BLOCK, 0, -rows % LINES))
-        pieces.append(padded.reshape(rows + -rows % LINES, -1, BLOCK))
-    return pieces
-
-
-def _arrange(
-    codes: torch.Tensor, arrange: Callable[[torch.Tensor], torch.Tensor]
-) -> torch.Tensor:  # [lines, blocks, BLOCK] -> [lines / LINES, blocks, LINES, bytes]
-    by_line = arrange(codes)
-    lines, blocks, _ = by_line.shape
-    return by_line.reshape(lines // LINES, LINES, blocks, -1).transpose(1, 2).contiguous()
-
-
-def _arrange_bytes(codes: torch.Tensor) -> torch.Tensor:
+def _arrange_bytes(codes: torch.Tensor) -> torch.Tensor:  # [lines, blocks, BLOCK] both
     """Input 64 a + 16 b + 8 c + 2 d + e is byte (a, d, b, c, e): thread d reads 16 bytes."""
-
-    def by_thread(codes: torch.Tensor) -> torch.Tensor:
-        parts = codes.reshape(*codes.shape[:2], 2, 4, 2, 4, 2)
-        return parts.permute(0, 1, 2, 5, 3, 4, 6).flatten(2)
-
-    return _arrange(codes, by_thread)
+    parts = codes.reshape(*codes.shape[:2], 2, 4, 2, 4, 2)
+    return parts.permute(0, 1, 2, 5, 3, 4, 6).flatten(2)
 
 
-def _arrange_nibbles(codes: torch.Tensor) -> torch.Tensor:
+def _arrange_nibbles(codes: torch.Tensor) -> torch.Tensor:  # [.., BLOCK] -> [.., BLOCK / 2]
     """Input 32 a + 16 b + 8 c + 2 d + e is nibble 2 b + c + 4 e of word (d, a)."""
-
-    def by_thread(codes: torch.Tensor) -> torch.Tensor:
-        parts = codes.reshape(*codes.shape[:2], 4, 2, 2, 4, 2)
-        nibbles = parts.permute(0, 1, 5, 2, 6, 3, 4).flatten(2)  # d, a, e, b, c
-        low, high = nibbles[..., 0::2], nibbles[..., 1::2]
-        return low | (high << 4)
-
-    return _arrange(codes, by_thread)
+    parts = codes.reshape(*codes.shape[:2], 4, 2, 2, 4, 2)
+    nibbles = parts.permute(0, 1, 5, 2, 6, 3, 4).flatten(2)  # d, a, e, b, c
+    return nibbles[..., 0::2] | (nibbles[..., 1::2] << 4)
 
 
 def scale_words(weight: QuantisedWeight) -> ScaleWords:

@@ -145,32 +145,22 @@ def multiply_quantised(
     cells = tiles * slices * tile.columns * tile.rows if is_split else 0
     kernel: Any = _quantised_kernel[(tiles * (slices if is_split else 1),)]
     kernel(
-        x=x,
-        residual=residual,
-        out=out,
+        x=x, residual=residual, out=out, arrivals=arrivals,
         partial=torch.empty(cells, dtype=torch.float32, device=x.device),
-        arrivals=arrivals,
-        num_rows=num_rows,
-        N=size,
-        K=inputs,
-        x_stride=x.stride(0),
-        slice_size=slice_size,
-        num_slices=slices,
-        ROWS=tile.rows,
-        COLUMNS=tile.columns,
+        num_rows=num_rows, N=size, K=inputs, x_stride=x.stride(0),
+        slice_size=slice_size, num_slices=slices,
+        ROWS=tile.rows, COLUMNS=tile.columns,
         IS_WHOLE=is_split or slices == 1,
         IS_SPLIT=is_split,
         IS_GATED=is_gated,
         HAS_RESIDUAL=has_residual,
         IS_EVEN=size % outputs == 0 and inputs % BLOCK == 0,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        PDL=overlap.is_on(x),
-        COMPILED=has_assembly(x),
-        num_stages=tile.stages,
-        num_warps=tile.num_warps,
+        PDL=overlap.is_on(x), COMPILED=has_assembly(x),
+        num_stages=tile.stages, num_warps=tile.num_warps,
         **weight_arguments(weight),
         **overlap.options(x),
-    )
+    )  # fmt: skip
     return out
 
 
@@ -191,13 +181,14 @@ def slices_of(outputs: int, inputs: int) -> tuple[int, int]:
 
 def choose_tile(num_rows: int, weight: KernelWeight, x: torch.Tensor) -> QuantisedTile:
     """Measured on an H200 at the shapes of Llama-3.1-8B (docs/lab/log.md)."""
+    # TODO(#20): sweep again with codes in blocks of lines, and for more than 128 rows.
     if x.element_size() == 4:  # float32 is for tests, not for speed
         return QuantisedTile(16, 32, stages=2)
     if num_rows <= 32:
         tile = QuantisedTile(16 if num_rows <= 16 else 32, 64, stages=4)
     elif num_rows <= 64:
         tile = QuantisedTile(64, 128, stages=3, num_warps=8)
-    elif num_rows <= MOST_SPLIT_ROWS:
+    elif weight.kind != "wide":
         tile = QuantisedTile(128, 64, stages=3)
     else:
         tile = QuantisedTile(128, 128, stages=3, num_warps=8)

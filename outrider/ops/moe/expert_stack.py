@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.ops.linear.any_weight import AnyWeight, are_alike
-from outrider.ops.linear.kernel_weight import KernelWeight, kernel_weight
+from outrider.ops.linear.kernel_weight import KernelWeight, kernel_weight_in_place
 from outrider.ops.linear.quantised_weight import GroupScales, QuantisedWeight
 
 
@@ -44,7 +44,7 @@ def stack_codes(
             return None
         _copy_rows(piece, stack, filled)
         filled += piece.shape[0]
-    return None if stack is None else QuantisedExperts(kernel_weight(stack), shape[0])
+    return None if stack is None else QuantisedExperts(kernel_weight_in_place(stack), shape[0])
 
 
 def _is_like(first: QuantisedWeight, other: QuantisedWeight) -> bool:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.errors import RequestError
 from outrider.server.protocol.chat_protocol import ChatRequest, chat_of
+from outrider.server.protocol.image_parts import base64_part, image_part, mixed_content
 from outrider.server.protocol.neutral_fields import RequestBody
 from outrider.server.protocol.sampling_fields import MAX_STOPS, StopString
 from outrider.server.protocol.tools import MAX_TOOLS, Name
@@ -76,7 +77,8 @@ class MessagesTurn(BaseModel):
         others = [
             each for each in self.content if each.get("type") not in ("tool_result", "tool_use")
         ]
-        turn: Json = {"role": self.role, "content": _text(others)}
+        content = mixed_content(others, images={"image": _image}, text=_text)
+        turn: Json = {"role": self.role, "content": content}
         if calls:
             turn["tool_calls"] = calls
         return [*results, *([turn] if others or calls or not results else [])]
@@ -142,10 +144,19 @@ def _text(content: str | list[Json]) -> str:
     for part in parts:
         if part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise RequestError(
-                f"content of type {part.get('type')!r} is not supported; send text, tool_use or "
-                "tool_result"
+                f"content of type {part.get('type')!r} is not supported; send text, image, "
+                "tool_use or tool_result"
             )
     return "\n".join(part["text"] for part in parts)
+
+
+def _image(block: Json) -> Json:
+    source = block.get("source")
+    if not isinstance(source, dict):
+        raise RequestError("a block of type image needs a source of base64 data")
+    if source.get("type") == "url":
+        return image_part(source.get("url"))
+    return base64_part(source.get("data"), source.get("media_type"))
 
 
 def _call(block: Json) -> Json:

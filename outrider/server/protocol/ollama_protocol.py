@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from outrider.errors import RequestError
 from outrider.server.http_errors import unsupported
 from outrider.server.protocol.chat_protocol import ChatRequest, chat_of
+from outrider.server.protocol.image_parts import base64_part
 from outrider.server.protocol.neutral_fields import RequestBody
 from outrider.server.protocol.tools import MAX_TOOLS
 
@@ -102,20 +103,29 @@ class OllamaGenerate(OllamaBody):
     context: list[int] | None = None
 
     def in_chat(self) -> ChatRequest:
-        for name in ("suffix", "raw", "images", "template", "context"):
+        for name in ("suffix", "raw", "template", "context"):
             if self.model_dump(include={name})[name]:
                 raise unsupported(name, name)
         system = [{"role": "system", "content": self.system}] if self.system else []
-        turns = [*system, {"role": "user", "content": self.prompt}]
+        content = _seen(self.prompt, self.images) if self.images else self.prompt
+        turns = [*system, {"role": "user", "content": content}]
         return chat_of({"messages": turns, **self.chat_fields()})
+
+
+def _seen(text: Any, images: Any) -> list[Json]:
+    """The images, in base64, and then the text."""
+    if not isinstance(images, list):
+        raise RequestError("images must be a list of base64 texts")
+    parts = [base64_part(each) for each in images]
+    return [*parts, {"type": "text", "text": text}] if text else parts
 
 
 def _turn(message: Json) -> Json:
     """A message of a chat. Ollama's calls have no ids, and arguments as objects."""
-    if message.get("images"):
-        raise unsupported("images", "images")
     calls = message.get("tool_calls")
     turn: Json = {name: message[name] for name in ("role", "content") if name in message}
+    if message.get("images"):
+        turn["content"] = _seen(message.get("content"), message["images"])
     if not isinstance(calls, list):
         return turn
     return {**turn, "tool_calls": [_call(place, call) for place, call in enumerate(calls)]}

@@ -9,6 +9,7 @@ from outrider.frontend.prompts import TextPrompt
 from outrider.frontend.sampling_params import MAX_LOGPROBS, SamplingParams
 from outrider.server.http_errors import unsupported
 from outrider.server.parsers.answer_parsers import AnswerParsers
+from outrider.server.protocol.image_parts import image_part, mixed_content
 from outrider.server.protocol.sampling_fields import RequestFields
 from outrider.server.protocol.tool_choice import ToolUse, template_variables
 from outrider.server.protocol.tools import (
@@ -38,7 +39,10 @@ class InputMessage(BaseModel):
     @property
     def turn(self) -> dict[str, Any]:
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": _text(self.content)}
+        if isinstance(self.content, str):
+            return {"role": role, "content": self.content}
+        images = {"input_image": lambda part: image_part(part.get("image_url"))}
+        return {"role": role, "content": mixed_content(self.content, images=images, text=_text)}
 
 
 class InputCall(BaseModel):

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.block_heads import BLOCK_DIALECTS, BlockVariant, write_block_head
+from support.block_heads import BLOCK_DIALECTS, BLOCKS, BlockVariant, write_block_head
 from support.tiny import save_tiny
 
 from outrider.cli.main import run
@@ -63,7 +63,8 @@ def test_a_dialect_says_what_the_others_say(target, tmp_path, dialect):
         ({"markov_head_type": "rnn"}, "markov_head_type"),
         ({"input_embedding_scale": 2.0}, "input_embedding_scale"),
         ({"markov_rank": 5}, "mis-shaped"),
-        ({"architectures": ["DFlash2DraftModel"]}, "DFlash2DraftModel"),
+        ({"architectures": ["DominoDraftModel"]}, "DominoDraftModel"),
+        ({"architectures": ["DFlash2DraftModel"]}, "conv_kernel_size"),
         ({"num_hidden_layers": 3, "layer_types": None}, "lacks tensors"),
     ],
     ids=str,
@@ -123,6 +124,30 @@ def test_a_block_is_drafted_whole_unless_sizes_are_given(target, tmp_path):
     assert fit_draft(config, target[0]).steps == 4
     with pytest.raises(ConfigError, match="drafts 4 tokens in a block"):
         fit_draft(DraftConfig(drafter=str(tmp_path), steps=5), target[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"conv_group_size": 5}, "does not divide hidden_size 32"),
+        ({"conv_kernel_size": 3}, "mis-shaped"),
+        ({"selector_rank": 7}, "mis-shaped"),
+        ({"output_multiplier": 2.0}, "output_multiplier"),
+    ],
+    ids=str,
+)
+def test_what_dflash2_cannot_be_is_refused_by_name(target, tmp_path, changes, words):
+    write_block_head(tmp_path, target[1].config, BLOCKS["dflash2"])
+    configure(tmp_path, **changes)
+    with pytest.raises(ConfigError, match=words):
+        load(target, tmp_path)
+
+
+def test_the_doctor_describes_dflash2(target, tmp_path):
+    write_block_head(tmp_path, target[1].config, BLOCKS["dflash2"])
+    facts = dict(inspect_head(tmp_path, target[1].config, target[0]).facts)
+    assert facts["algorithm"] == "DFlash2"
+    assert facts["block"].endswith("convolutions of 2 slots, selector of rank 5 among 6 tokens")
 
 
 def test_the_doctor_describes_a_block(target, tmp_path, capsys):

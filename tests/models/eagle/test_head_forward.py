@@ -33,6 +33,13 @@ VARIANTS = {
     "the target's vocabulary and head": Variant(own_head=False),
     "its own head over the whole vocabulary": Variant(draft_vocab=VOCAB),
 }
+SEVERAL_LAYERS = {
+    "eagle of two layers": ("vllm", Variant(algorithm="eagle", num_layers=2)),
+    "three layers of the final state": ("vllm", Variant(num_layers=3, uses_aux=False)),
+    "two layers": ("speculators", Variant(num_layers=2, norm_before_residual=True)),
+    "two layers of SGLang": ("sglang", Variant(num_layers=2, later_norm="hidden_norm")),
+}
+DRAFTING = {name: ("vllm", variant) for name, variant in VARIANTS.items()} | SEVERAL_LAYERS
 
 
 def prompt(length, seed):
@@ -61,7 +68,7 @@ def true_states(decoder, head, rows):
 
 def drafted_states(head, rows, before):
     """The states after all positions, in three steps; the last runs on the head's own state."""
-    pool = paged(num_layers=1, attention=head.facts.attention)
+    pool = paged(num_layers=head.facts.num_layers, attention=head.facts.attention)
     after = {row: before[row][:0] for row in rows}
     for start, stop in ((0, 6), (6, LENGTH), (LENGTH, LENGTH + 1)):
         known = {row: torch.cat([before[row], after[row][-1:]]) for row in rows}
@@ -96,11 +103,33 @@ def test_the_catch_up_of_a_head_writes_the_kv_that_its_forward_writes(variant, t
     assert torch.equal(torch.cat([after[row] for row in rows]), before)
 
 
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_a_head_over_pages_equals_its_recomputation(variant, target, tmp_path):
+@pytest.mark.parametrize(("dialect", "variant"), SEVERAL_LAYERS.values(), ids=SEVERAL_LAYERS)
+def test_the_catch_up_of_several_layers_is_their_forward(dialect, variant, target, tmp_path):
+    """The KV of a layer depends on the layers before it."""
     decoder = target.decoder
     variant = variant.complete(decoder.config)
-    head = target.load(write_head(tmp_path, decoder.config, dialect="vllm", **asdict(variant)))
+    head = target.load(write_head(tmp_path, decoder.config, dialect=dialect, **asdict(variant)))
+    rows, found = {row: prompt(LENGTH + 2, seed=row) for row in (1, 2)}, []
+    with torch.inference_mode():
+        aux = torch.cat(list(true_aux(decoder, head, rows).values()))
+        stored = aux.clone()
+        for run, given in ((head.forward, head.project(aux.clone())), (head.catch_up, aux)):
+            pool = paged(num_layers=head.facts.num_layers, attention=head.facts.attention)
+            after = pool.run(
+                lambda plan, kv, attention, run=run, given=given: run(plan, given, kv, attention),
+                {row: (0, tokens[1 : LENGTH + 1]) for row, tokens in rows.items()},
+            )
+            found.append((pool.pool.storage, torch.cat([after[row] for row in rows])))
+    assert not head.facts.begins_with_forward
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert torch.equal(aux, stored)  # they belong to the target
+
+
+@pytest.mark.parametrize(("dialect", "variant"), DRAFTING.values(), ids=DRAFTING)
+def test_a_head_over_pages_equals_its_recomputation(dialect, variant, target, tmp_path):
+    decoder = target.decoder
+    variant = variant.complete(decoder.config)
+    head = target.load(write_head(tmp_path, decoder.config, dialect=dialect, **asdict(variant)))
     oracle = Oracle(target.theirs, variant, head_tensors(decoder.config, variant, seed=0))
     rows = {row: prompt(LENGTH + 2, seed=row) for row in (1, 2)}
     with torch.inference_mode():

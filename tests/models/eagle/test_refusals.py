@@ -110,7 +110,7 @@ CONFIG_FAULTS = {
     "a count that disagrees": ({"num_aux_hidden_states": 4}, "num_aux_hidden_states to 4"),
     "fc_norm without its tensors": ({"fc_norm": True}, "lacks tensors (3): fc_norm.0.weight"),
     "both norms of aux states": ({"fc_norm": True, "norm_before_fc": True}, "keep one of them"),
-    "several layers": ({"num_hidden_layers": 2}, "heads of 2 layers"),
+    "layers that are not stored": ({"num_hidden_layers": 2}, "layers.1."),
     "a scale of logits": ({"logit_scale": 0.5}, "logit_scale"),
     "another activation": ({"hidden_act": "gelu"}, "hidden_act to gelu"),
     "another architecture": ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, "DeepseekV2"),

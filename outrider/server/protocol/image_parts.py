@@ -1,0 +1,37 @@
+"""Images of other APIs as parts of a chat message. Whether they can be read is decided later."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from outrider.errors import RequestError
+
+Json = dict[str, Any]
+
+
+def image_part(url: object) -> Json:
+    """OpenAI's part for an image at a URL."""
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def base64_part(data: object, media_type: object = "image/png") -> Json:
+    """An image whose encoded bytes are base64."""
+    if not isinstance(data, str) or not isinstance(media_type, str):
+        raise RequestError("an image needs its bytes in base64")
+    return image_part(f"data:{media_type};base64,{data}")
+
+
+def mixed_content(
+    parts: Sequence[Json], *, images: dict[str, Callable[[Json], Json]], text: Callable[[Any], str]
+) -> str | list[Json]:
+    """The content of a message: its text, or its parts in order if some of them are images.
+
+    `images` makes a part of each type of image, `text` the text of a list of other parts.
+    """
+    if not any(part.get("type") in images for part in parts):
+        return text(parts)
+    return [
+        images[part["type"]](part)
+        if part.get("type") in images
+        else {"type": "text", "text": text([part])}
+        for part in parts
+    ]

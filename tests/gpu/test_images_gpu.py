@@ -1,0 +1,39 @@
+"""Images on a GPU: eager steps and graphs, with drafts, have the tokens of transformers."""
+
+import pytest
+
+pytest.importorskip("PIL")  # the vision extra; transformers is there for other tests
+
+from support.tiny_qwen_vl import make_tiny_qwen_vl
+from support.tiny_vision import make_tiny_vision, picture
+
+from outrider import LLM, SamplingParams
+
+PARAMS = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
+IMAGES = [picture(1, 30, 20), picture(2, 10, 12)]
+FAMILIES = {"<image>": make_tiny_vision, "<|image_pad|>": make_tiny_qwen_vl}
+
+
+@pytest.mark.parametrize("draft", ["none", "ngram"])
+@pytest.mark.parametrize("executor", ["eager", "graph"])
+@pytest.mark.parametrize("placeholder", FAMILIES)
+def test_images_give_the_tokens_of_transformers(tmp_path, placeholder, executor, draft):
+    tiny = FAMILIES[placeholder](tmp_path)
+    text = f"{placeholder}abcabc{placeholder} ab"
+    wanted = tiny.reference(text, IMAGES)
+    llm = LLM(
+        tmp_path,
+        draft=draft,
+        adaptive=False,
+        dtype="float32",
+        device="cuda",
+        executor=executor,
+        max_model_len=160,
+        max_num_seqs=4,
+        max_num_batched_tokens=46,
+        kv_tokens=2048,
+    )
+    prompt = {"prompt": text, "multi_modal_data": {"image": IMAGES}}
+    for _ in range(4):  # shapes are captured, then replayed; prefixes are cold, then cached
+        for output in llm.generate([prompt] * 2, PARAMS, use_tqdm=False):
+            assert (output.prompt_token_ids, output.outputs[0].token_ids) == wanted
