@@ -88,7 +88,7 @@ class Adaptation:
     def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
         is_chosen = step in self._rungs
         rung, trial = self._rungs.pop(step, (0, None))
-        if is_chosen or not num_rows:
+        if is_chosen if num_rows else num_prompt:  # an empty step has no result
             self._steps[step] = _Step(
                 rung=rung, trial=trial, num_rows=num_rows, num_prompt=num_prompt
             )
@@ -119,8 +119,8 @@ class Adaptation:
 
         Prompts of one octave differ by a factor of two, and most of the step may be theirs.
         """
-        calm = self._calm(step.num_rows)
-        if not step.num_prompt or calm is None or not calm.costs[0].is_known:
+        calm = self._calm(step.num_rows) if step.num_prompt else None
+        if calm is None or not calm.costs[0].is_known:
             return seconds
         if step.rung == 0 and step.num_prompt >= _LEAST_PROMPT:
             self._token_s.note(max(seconds - calm.costs[0].usual, 0.0) / step.num_prompt)
@@ -152,12 +152,12 @@ class Adaptation:
         Prompts make drafts dearer. Where drafts lose without prompts, a size with prompts waits as
         long as the size without them.
         """
-        calm = self._calm(num_rows)
-        if not num_prompt or calm is size:
+        if not num_prompt:
             return 0.0
+        calm = self._calm(num_rows)
         if calm is None:
             return _UNKNOWN_WAIT
-        return calm.waits[1] if calm.chosen == 0 else 0.0
+        return calm.waits[1] if calm.chosen == 0 and calm is not size else 0.0
 
     def _try_another(self, size: BatchSize, least_steps: float) -> None:
         """Begin the trial that is due and promises most, if there is one.

@@ -15,7 +15,7 @@ from outrider.runtime.runner import Runner
 from outrider.runtime.warmup import take_memory
 from outrider.wire.runner_facts import SnapshotFacts
 
-_ANSWER_TOKENS = 32  # from one snapshot to the next (docs/decisions/0019)
+_SNAPSHOT_TOKENS = 32  # from one snapshot to the next (docs/decisions/0019)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def size_cache(
         snapshots=SnapshotFacts(
             num=num_snapshots,
             row_bytes=row_bytes,
-            every=-(-_ANSWER_TOKENS // page_size) * page_size,
+            every=-(-_SNAPSHOT_TOKENS // page_size) * page_size,
         ),
     )
 

@@ -237,3 +237,13 @@ def test_smolvlm2_has_another_name_for_the_same_model(smolvlm, references, tmp_p
 @pytest.mark.slow
 def test_every_rank_encodes_images_for_itself(qwen, references):
     assert qwen.answers(qwen.load(tensor_parallel_size=2)) == references["qwen"]
+
+
+@pytest.mark.slow
+def test_an_image_processor_of_another_model_is_refused_at_load(qwen, tmp_path):
+    for path in qwen.folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    fields = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**fields, "patch_size": 8}))
+    with pytest.raises(ConfigError, match=r"cuts patches of \(8, 2, 2\)"):
+        LLM(tmp_path, draft="none", dtype="float32", device="cpu", max_model_len=64)

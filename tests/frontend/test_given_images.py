@@ -11,12 +11,13 @@ from PIL import Image
 from support.tiny_vision import picture
 
 from outrider.errors import ConfigError, RequestError
+from outrider.frontend.continued_message import render_continued
 from outrider.frontend.images.given_image import image_at, open_image
 from outrider.frontend.images.image_limits import ImageLimits, parse_limits
 from outrider.frontend.images.image_processor import ProcessedImage, pixels_of
 from outrider.frontend.images.image_prompts import TEXT_ONLY, ImagePrompts
 from outrider.frontend.prompts import TextPrompt, parse_prompt
-from outrider.frontend.tokenizer.chat_template import ChatTemplate
+from outrider.frontend.tokenizer.chat_template import ChatTemplate, ContentParts
 
 LIMITS = ImageLimits(per_prompt=2)
 
@@ -58,7 +59,7 @@ def large_png(width, height):
     [
         (b"no image", "cannot be read"),
         (encoded(picture(1, 5, 4))[:60], "cannot be read"),
-        (large_png(10_000, 10_000), "10000 x 10000 pixels"),
+        (large_png(8_000, 8_000), "8000 x 8000 pixels"),
         (large_png(100_000, 100_000), "pixels"),
     ],
     ids=["text", "cut", "large", "bomb"],
@@ -139,6 +140,13 @@ def test_a_model_without_a_vision_tower_refuses_images_by_name():
         TEXT_ONLY.expand(TextPrompt("a"), lambda text: [1])
     plain = [{"role": "user", "content": "a"}]
     assert TEXT_ONLY.take(plain).messages is plain
+
+
+def test_a_message_with_an_image_cannot_be_continued():
+    parts = ContentParts([{"type": "image"}])
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": parts}]
+    with pytest.raises(RequestError, match="without images"):
+        render_continued(str, messages)
 
 
 def test_other_kinds_of_data_are_refused_by_name():

@@ -47,7 +47,7 @@ def numbers_of(weight):
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("form", FORMS | LARGE)
 def test_a_kernel_widens_codes_to_the_numbers_exactly(form):
-    weight, values = quantised_of(form, 16, 144)
+    weight, values = quantised_of(form, 16, INPUTS)
     assert torch.equal(weight.widen(), values)
     assert torch.equal(numbers_of(weight), values)
 

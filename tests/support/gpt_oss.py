@@ -7,6 +7,9 @@ from safetensors.torch import load_file, save_file
 from transformers import GptOssConfig, GptOssForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from outrider.models.decoder_loader import load_decoder
+from outrider.runtime.draft_kinds import NgramDraft
+from support.matrix import TREES
 from support.tiny_sizes import SIZES
 
 _LARGEST, _SMALLEST = 125, 122  # exponents of scales: numbers of about one
@@ -57,3 +60,16 @@ def _random_blocks(shape):
     blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
     scales = torch.randint(_SMALLEST, _LARGEST, (experts, outputs, inputs // 32), dtype=torch.uint8)
     return blocks, scales
+
+
+class PackedModels:
+    """A target with MXFP4 experts, and what drafts for it, as `mismatches` takes them."""
+
+    def __init__(self, root, device="cpu"):
+        self.theirs = write_gpt_oss(root)
+        place = torch.device(device)
+        self.target = load_decoder(root / "packed", dtype="float32", device=place)
+
+    def draft(self, drafter, tree):
+        del drafter
+        return NgramDraft(budget=TREES[tree], min_match=1, max_match=3)

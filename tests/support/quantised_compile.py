@@ -82,7 +82,7 @@ def main():
             made = compile_kernel(_quantised_kernel, kind, tile, **own)
             print(json.dumps(facts(made, f"linear {kind} {tile.rows}")), flush=True)
         own = {"PAIRS_PER_ROW": 2, "IS_LIMITED": True, "IS_GATED": True, "DEPTH": 128}
-        own |= {"ALPHA": 1.0, "SHIFT": 0.0, "HAS_BIAS": False}
+        own |= {"ALPHA": 1.702, "SHIFT": 1.0, "HAS_BIAS": True}  # as in gpt-oss
         made = compile_kernel(_grouped_kernel, kind, TILES[0], **own)
         print(json.dumps(facts(made, f"experts {kind}")), flush=True)
 

@@ -46,6 +46,10 @@ class BlockCatchUp:
             self._normed = parts.aux_norm.weight.shape[-1]
             self._num_norms = project.inputs // self._normed
         self._widest = max(project.inputs, kv.qkv.inputs)
+        frequencies = parts.frequencies
+        self._rotary = frequencies.radians.data_ptr(), frequencies.signs.data_ptr()
+        aux_norm, *self._join_norms = (norm.data_ptr() for norm in self._norms)
+        self._aux_norms = self._num_norms, self._normed, aux_norm
 
     def __call__(
         self,
@@ -79,16 +83,13 @@ class BlockCatchUp:
         joined, channels_at, cos, sin, normed = at
         size = scratch_bytes(rows=rows, inputs=self._widest, threads=torch.get_num_threads())
         scratch = torch.empty(size, dtype=torch.uint8)
-        aux_norm, embedding_norm, hidden_norm = (norm.data_ptr() for norm in self._norms)
-        radians, signs = parts.frequencies.radians, parts.frequencies.signs
         given = (
-            *(self._table.data_ptr(), rows, aux.data_ptr(), self._num_norms, self._normed),
-            *(aux_norm, normed if self._num_norms else aux.data_ptr()),
-            *(queries.tokens.data_ptr(), parts.embedding.data_ptr(), vocab, width),
-            *(embedding_norm, hidden_norm, states.data_ptr(), joined, channels_at),
+            *(self._table.data_ptr(), rows, aux.data_ptr(), *self._aux_norms),
+            *(normed if self._num_norms else aux.data_ptr(), queries.tokens.data_ptr()),
+            *(parts.embedding.data_ptr(), vocab, width, *self._join_norms),
+            *(states.data_ptr(), joined, channels_at),
             *(vectors, head_dim, cos, sin, layer.data_ptr(), queries.slots.data_ptr()),
-            *(queries.positions.data_ptr(), radians.data_ptr(), signs.data_ptr()),
-            *(scratch.data_ptr(), 0),
+            *(queries.positions.data_ptr(), *self._rotary, scratch.data_ptr(), 0),
         )
         if run_team(_FUNCTION, given)[IS_OUTSIDE]:
             raise IndexError("a token lies outside of the embedding of the head")

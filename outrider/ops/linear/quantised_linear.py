@@ -7,7 +7,6 @@ one product. Both have the same bits: scales multiply the same sums.
 import torch
 
 from outrider.ops.linear.kernel_weight import KernelWeight
-from outrider.ops.linear.linear_limits import MOST_QUANTISED_ROWS
 from outrider.ops.linear.quantised_weight import QuantisedWeight
 
 _LEAST_GROUP = 8  # inputs: smaller groups have more bytes of scales than of codes
@@ -22,11 +21,11 @@ class QuantisedLinear:
     def __init__(self, weight: KernelWeight) -> None:
         # A CPU installation has no Triton.
         from outrider.ops.linear.quantised_linear_triton import multiply_quantised, no_arrivals
-        from outrider.ops.linear.widen_codes_triton import widen_codes
+        from outrider.ops.linear.widen_codes_triton import widen_codes, widens_first
 
         self.weight = weight
         self._multiply_quantised = multiply_quantised
-        self._widen = widen_codes
+        self._widen, self._widens_first = widen_codes, widens_first
         self._arrivals = no_arrivals(weight)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -49,7 +48,7 @@ class QuantisedLinear:
     ) -> torch.Tensor:
         weight = self.weight
         x = in_order(x, weight)
-        if x.shape[0] > MOST_QUANTISED_ROWS:
+        if self._widens_first(x):
             weight = self._widen(weight, x)
         return self._multiply_quantised(
             x, weight, residual, self._arrivals, has_residual=has_residual, is_gated=is_gated

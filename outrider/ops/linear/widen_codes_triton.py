@@ -10,6 +10,7 @@ import triton.language as tl
 
 from outrider.ops.linear.code_values_triton import has_assembly
 from outrider.ops.linear.kernel_weight import BLOCK, LINES, KernelWeight
+from outrider.ops.linear.linear_limits import MOST_QUANTISED_ROWS
 from outrider.ops.linear.quantised_product_triton import block_numbers, block_width, code_arguments
 
 _LINES = tl.constexpr(LINES)
@@ -34,6 +35,15 @@ def _widen_kernel(
         out.dtype.element_ty, KIND, GROUP, FORM, HAS_ZEROS, COMPILED,
     )  # fmt: skip
     tl.store(out + block * (_LINES * _BLOCK) + within * _BLOCK + place, numbers)
+
+
+def widens_first(x: torch.Tensor) -> bool:  # [n, in]
+    """Whether a product with these rows is faster after its codes are widened.
+
+    On GPUs older than Hopper, Triton 3.6 takes the order of inputs in a product from the size of
+    codes, so wide ones would have other bits.
+    """
+    return x.shape[0] > MOST_QUANTISED_ROWS and has_assembly(x)
 
 
 def widen_codes(weight: KernelWeight, x: torch.Tensor) -> KernelWeight:
