@@ -47,6 +47,18 @@ def test_transparent_parts_are_white():
     assert (np.asarray(opened) == 255).all()
 
 
+def test_greys_of_16_bits_keep_their_order():
+    """PIL alone makes them white."""
+    greys = np.arange(0, 65536, 4096, dtype=np.uint16).reshape(4, 4)
+    image = Image.fromarray(greys)
+    opened = open_image(image_at(data_url(encoded(image)), LIMITS))
+    assert np.array_equal(np.asarray(opened)[:, :, 0], greys >> 8)
+    with io.BytesIO() as keyed:
+        image.save(keyed, "PNG", transparency=4096)
+        opened = open_image(image_at(data_url(keyed.getvalue()), LIMITS))
+    assert np.array_equal(np.asarray(opened)[:, :, 0], greys >> 8)
+
+
 def large_png(width, height):
     """A small file whose header promises so many pixels."""
     plain = encoded(picture(1, 1, 1))
@@ -96,6 +108,14 @@ def test_files_are_read_inside_of_the_allowed_folder_only(tmp_path):
     for path in (f"{outside}/a.png", f"{inside}/../out/a.png", f"{inside}/link.png"):
         with pytest.raises(RequestError, match="outside"):
             image_at(f"file://{path}", limits)
+
+
+def test_a_file_that_cannot_be_looked_up_is_refused(tmp_path):
+    """The system itself refuses such names."""
+    limits = ImageLimits(allowed_path=str(tmp_path))
+    for name in ("absent.png", "a" * 300, "a/" * 3000):
+        with pytest.raises(RequestError, match="image file"):
+            open_image(image_at(f"file://{tmp_path}/{name}", limits))
 
 
 def test_limits_are_read_as_vllm_writes_them(tmp_path):
