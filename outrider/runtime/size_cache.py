@@ -15,7 +15,7 @@ from outrider.runtime.runner import Runner
 from outrider.runtime.warmup import take_memory
 from outrider.wire.runner_facts import SnapshotFacts
 
-_SNAPSHOT_TOKENS = 32  # from one snapshot to the next (docs/decisions/0019)
+_SNAPSHOT_TOKENS = 32  # from one snapshot to the next (docs/decisions/0020)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
