@@ -1,4 +1,4 @@
-"""Images in bodies of other APIs: parts of a chat message, or refused as a mistake of the client."""
+"""Images in bodies of other APIs: parts of a chat message, or refused with the fix."""
 
 import pytest
 
