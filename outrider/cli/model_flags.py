@@ -153,6 +153,12 @@ class ModelFlags:
             "--enable-dp-attention",
         ),
     ] = False
+    limit_mm_per_prompt: Annotated[
+        str, _flag("The most images of a prompt: image=2, or JSON of vLLM; default: 16.")
+    ] = ""
+    allowed_local_media_path: Annotated[
+        str, _flag("Folder whose images prompts may name by file: URLs; default: none.")
+    ] = ""
     enable_lora: Annotated[bool, _flag("Let requests name LoRA adapters.", "--enable-lora")] = False
     max_loras: Annotated[
         int,
@@ -236,10 +242,13 @@ class ModelFlags:
             tokenizer=self.tokenizer,
             chat_template=self.chat_template,
             generation_config=self.generation_config,
+            limit_mm_per_prompt=self.limit_mm_per_prompt,
+            allowed_local_media_path=self.allowed_local_media_path,
         )
 
     def choice(self) -> "ModelChoice":
-        """The model and its text files, for a server."""
+        """The model, its text files and its limits on images, for a server."""
+        from outrider.frontend.images.image_limits import parse_limits
         from outrider.frontend.open_model import ModelChoice
         from outrider.frontend.tokenizer.open_tokenizer import TokenizerChoice
 
@@ -249,6 +258,7 @@ class ModelFlags:
             revision=self.revision,
             text=text,
             generation_config=self.generation_config,
+            image_limits=parse_limits(self.limit_mm_per_prompt, self.allowed_local_media_path),
         )
 
     def engine_config(self, draft: DraftConfig) -> EngineConfig:

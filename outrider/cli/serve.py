@@ -26,7 +26,6 @@ from outrider.errors import ConfigError
 from outrider.hub.pooling_config import parse_pooler
 
 if TYPE_CHECKING:
-    from outrider.frontend.images.image_limits import ImageLimits
     from outrider.frontend.open_model import ModelChoice
     from outrider.server.run_server import ServeSettings
     from outrider.server.web_settings import WebSettings
@@ -74,12 +73,6 @@ class ServerFlags:
         bool, _flag("SGLang's, without effect: every model answers /v1/embeddings.")
     ] = False
     enable_prompt_embeds: Annotated[bool, _flag("Let completions have prompt_embeds.")] = False
-    limit_mm_per_prompt: Annotated[
-        str, _flag("The most images of a prompt: image=2, or JSON of vLLM; default: 16.")
-    ] = ""
-    allowed_local_media_path: Annotated[
-        str, _flag("Folder whose images requests may name by file: URLs; default: none.")
-    ] = ""
     enable_return_hidden_states: Annotated[
         bool, _flag("Let requests have return_hidden_states.")
     ] = False
@@ -149,12 +142,6 @@ class ServerFlags:
             port=self.disaggregation_bootstrap_port,
             backend=self.disaggregation_transfer_backend,
         )
-
-    @property
-    def image_limits(self) -> "ImageLimits":
-        from outrider.frontend.images.image_limits import parse_limits
-
-        return parse_limits(self.limit_mm_per_prompt, self.allowed_local_media_path)
 
     def settings(self, model: str) -> "ServeSettings":
         """The settings of a server for the model that --model names."""
@@ -238,11 +225,7 @@ def serve(
     _check_installation()
     settings = server_flags.settings(model_flags.model)
     settings.log.install("server")
-    choice = replace(
-        model_flags.choice(),
-        pooler=parse_pooler(server_flags.pooler_config),
-        image_limits=server_flags.image_limits,
-    )
+    choice = replace(model_flags.choice(), pooler=parse_pooler(server_flags.pooler_config))
     _serve_model(choice, config, settings)
 
 

@@ -34,7 +34,7 @@ class OtherArguments(TypedDict, total=False):
     speculative_draft_attention_backend: str
     check_draft: bool  # at load, report a drafter that is useless with this model
     pooler_config: Mapping[str, Any] | None  # how `embed` makes embeddings, in vLLM's words
-    limit_mm_per_prompt: Mapping[str, int] | None  # {"image": 2}: the most images of a prompt
+    limit_mm_per_prompt: Mapping[str, int] | str | None  # {"image": 2}: most images of a prompt
     allowed_local_media_path: str  # folder whose files `file:` addresses of images may name
     # names of flags
     max_context: int | None

@@ -10,8 +10,11 @@ from support.tiny_qwen_vl import make_tiny_qwen_vl
 from support.tiny_vision import data_url, make_tiny_vision, picture
 
 from outrider import LLM, SamplingParams
-from outrider.errors import ConfigError
+from outrider.cli.model_flags import ModelFlags
+from outrider.config.draft_config import NO_DRAFT
+from outrider.errors import ConfigError, RequestError
 from outrider.frontend.call_cost import MAX_IMAGE_BYTES, CallLimits, PromptRequest
+from outrider.frontend.images.image_limits import ImageLimits
 from outrider.frontend.prompts import parse_prompt
 from outrider.models.model_config import read_config
 from outrider.models.vision.idefics3_tower import Idefics3Tower
@@ -121,6 +124,27 @@ def test_a_prefix_is_shared_by_equal_images_alone(llm, smolvlm):
         (output,) = llm.generate(smolvlm.prompt(*prompt), PARAMS, use_tqdm=False)
         assert output.usage.cached_tokens == num_cached
         assert output.outputs[0].token_ids == smolvlm.reference(*prompt)[1]
+
+
+@pytest.mark.slow
+def test_every_command_that_loads_a_model_has_the_flags_for_images(smolvlm, tmp_path):
+    """Errors name these flags, and lines of `generate --input` have images, too."""
+    SMALL.save(tmp_path / "a.png")
+    flags = ModelFlags(
+        model=str(smolvlm.folder),
+        device="cpu",
+        dtype="float32",
+        limit_mm_per_prompt="image=1",
+        allowed_local_media_path=str(tmp_path),
+    )
+    assert flags.choice().image_limits == ImageLimits(per_prompt=1, allowed_path=str(tmp_path))
+    part = {"type": "image_url", "image_url": {"url": f"file://{tmp_path}/a.png"}}
+    llm = flags.load(NO_DRAFT)
+    (output,) = llm.chat([{"role": "user", "content": [part]}], PARAMS, use_tqdm=False)
+    text = "user: @<end_of_utterance>\nassistant:"
+    assert output.outputs[0].token_ids == smolvlm.reference(text, [SMALL])[1]
+    with pytest.raises(RequestError, match="--limit-mm-per-prompt image=2"):
+        llm.chat([{"role": "user", "content": [part] * 2}], PARAMS, use_tqdm=False)
 
 
 def test_an_image_takes_a_bound_of_memory_until_it_is_resized(llm, smolvlm):
