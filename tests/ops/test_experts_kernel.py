@@ -18,9 +18,10 @@ from support.expert_cases import (
 )
 from support.packed_forms import quantised_of
 
-from outrider.ops.moe.expert_gate import NO_BIASES, ExpertBiases, ExpertGate
+from outrider.ops.moe.expert_gate import NO_BIASES, ExpertBiases
 from outrider.ops.moe.expert_stack import stack_codes
 from outrider.ops.moe.experts import GroupedExperts
+from outrider.ops.moe.gate_form import ExpertGate
 from outrider.ops.moe.routing import Routing, route_reference, select_experts
 
 pytest.importorskip("triton")
