@@ -176,6 +176,18 @@ def test_other_kinds_of_data_are_refused_by_name():
         parse_prompt({"prompt": "a", "multi_modal_data": {"image": "a.png"}})
 
 
+def test_keys_that_would_change_an_answer_are_not_ignored():
+    seen = {"prompt": "#", "multi_modal_data": {"image": picture(1, 3, 2)}}
+    assert parse_prompt({**seen, "mm_processor_kwargs": {}, "cache_salt": None}).images
+    for more, fix in (
+        ({"mm_processor_kwargs": {"do_resize": False}}, "preprocessor_config"),
+        ({"cache_salt": "mine"}, r"SamplingParams\(cache_salt"),
+        ({"prompt_embeds": np.ones((1, 2), dtype=np.float32)}, "prompt that is a text"),
+    ):
+        with pytest.raises(RequestError, match=fix):
+            parse_prompt({**seen, **more})
+
+
 STRINGS = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 PARTS = "{% for part in m['content'] %}{{ part['text'] }}{% endfor %}"
 LISTS = STRINGS.replace("{{ m['content'] }}", PARTS)
