@@ -170,8 +170,9 @@ def _check(config: EngineConfig) -> None:
         raise ConfigError(f"block_size must be between 1 and {MAX_PAGE}, got {cache.page_size}")
     if execution.depth not in ("auto", 0, 1):
         raise ConfigError(f"depth must be 0 (wait) or 1 (overlap), got {execution.depth}")
-    if cache.row_snapshots != "auto" and cache.row_snapshots < 0:
-        raise ConfigError(f"row_snapshots must be at least 0, got {cache.row_snapshots}")
+    snapshots = cache.row_snapshots
+    if snapshots != "auto" and (not isinstance(snapshots, int) or snapshots < 0):
+        raise ConfigError(f"row_snapshots must be auto, 0 or more, got {snapshots!r}")
     share = cache.memory_share
     if not isinstance(share, float | int) or not 0 < share <= 1:
         raise ConfigError(f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}")

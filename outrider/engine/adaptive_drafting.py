@@ -88,7 +88,7 @@ class Adaptation:
     def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
         is_chosen = step in self._rungs
         rung, trial = self._rungs.pop(step, (0, None))
-        if is_chosen or not num_rows:
+        if is_chosen if num_rows else num_prompt:  # an empty step has no result
             self._steps[step] = _Step(
                 rung=rung, trial=trial, num_rows=num_rows, num_prompt=num_prompt
             )

@@ -367,7 +367,7 @@ class Engine:
         if result.has_drafter_failed and not self.num_drafter_failures:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
-        num_rounds, details = expected.num_rounds, result.details
+        num_rounds, details, saved = expected.num_rounds, result.details, expected.saved_rounds
         bad = self._scheduler.end_bad_prompts(expected, details)
         updates = [self._fail(request, request.failure) for request in bad]
         updates += [self._offer(placement) for placement in expected.offered if placement.is_held]
@@ -387,8 +387,8 @@ class Engine:
             if place < num_rounds:  # the bonus token is no draft; nor are tokens after the end
                 has_bonus = taken == len(tokens) and own.failure.is_none
                 request.note_round(drafted, num_accepted=taken - has_bonus)
-                slot = expected.saved_rounds.get(place, 0)
-                self._scheduler.borders.settle_round(placement, slot, taken)
+                if place in saved:
+                    self._scheduler.borders.settle_round(placement, saved[place], taken)
             if request.finish != "running":
                 self._scheduler.finish(request)
                 self._forget(request)

@@ -16,21 +16,26 @@ class RowBorders:
 
     def __init__(self, cache: PrefixCache, *, every: int) -> None:
         self._cache = cache
-        self._every = every  # tokens of an answer from one copy to the next
+        self._every = every  # tokens from one copy to the next, at least
+        self.is_needed = cache.is_enabled and not isinstance(cache.slots, NoSlots)
 
     def cuts(self, lease: Lease, goal: int) -> tuple[int, ...]:
         """Where chunks of a prompt end for a copy, in order.
 
         The same prompt finds the last border before its end. Where cached pages go on without a
-        snapshot, another text parted from them: a third one is likely to part there, too.
+        snapshot, another text parted from them: a third one is likely to part there, too. A cut
+        costs a step, so few tokens are not worth one.
         """
-        cache = self._cache
-        if isinstance(cache.slots, NoSlots) or not cache.is_enabled:
+        if not self.is_needed:
             return ()
-        wanted = {lease.snapshots.matched, cache.last_border(goal - 1)}
-        if goal % cache.page_size == 0:
-            wanted.add(goal)
-        return tuple(sorted(border for border in wanted if lease.cached < border <= goal))
+        cuts, before = [], lease.cached
+        for border in sorted((lease.snapshots.matched, self._cache.last_border(goal - 1))):
+            if border - before >= self._every:
+                cuts.append(border)
+                before = border
+        if goal % self._cache.page_size == 0:  # its last chunk ends there anyway
+            cuts.append(goal)
+        return tuple(cuts)
 
     def save_chunk(self, placement: Placement) -> int:
         """The slot for the state after a chunk; 0 if it is not saved."""
@@ -48,7 +53,7 @@ class RowBorders:
         Running answers hold half of the slots at most: the others are for what has ended.
         """
         slots = self._cache.slots
-        if isinstance(slots, NoSlots) or not self._cache.is_enabled:
+        if isinstance(slots, NoSlots):
             return 0
         fewest = len(placement.request.tokens) - 1 + placement.num_in_flight
         if (placement.bound + most) // self._every * self._every <= fewest:
@@ -60,12 +65,10 @@ class RowBorders:
         return slot
 
     def settle_round(self, placement: Placement, slot: int, num_taken: int) -> None:
-        """A round was read, and the request took so many of its tokens. Slot 0: it was not saved.
+        """A round was read that was saved, and the request took so many of its tokens.
 
         Of an answer only the last border is kept: the next turn of a conversation goes on there.
         """
-        if not slot:
-            return
         snapshots, slots, cache = placement.lease.snapshots, self._cache.slots, self._cache
         snapshots.in_flight.remove(slot)
         last = len(placement.request.tokens) - 1

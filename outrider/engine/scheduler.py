@@ -203,7 +203,8 @@ class Scheduler:
             budget = request.budget_within(rung.tree)
             most = budget.most_emitted
             decision.decode(placement, budget, most=most)
-            decision.save(placement, self.borders.save_round(placement, most))
+            if self.borders.is_needed:
+                decision.save(placement, self.borders.save_round(placement, most))
             placement.bound += most
             placement.num_in_flight += 1
 

@@ -27,7 +27,8 @@ _VALUE_BYTES = 40
 _LOGPROB_BYTES = 120
 _STATE_BYTES = 64  # of a channel of a hidden state: a number of Python, and its digits
 _GRAMMAR_BYTES = 16  # of a character of a grammar: its text, the parsed form, the message
-_IMAGE_BYTES = 40 << 20  # after resizing: 17 tiles of SmolVLM are 13 MiB, of Qwen2.5-VL up to 37
+# An image after resizing, at most: 17 tiles of SmolVLM are 13 MiB, one of Qwen2.5-VL up to 37.
+MAX_IMAGE_BYTES = 40 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class CallCost:
     logprobs: int
     states: int  # channels of hidden states
     grammar_chars: int  # all outputs of a prompt share one grammar
-    image_bytes: int = 0  # of resized images; each output has its own copy
+    image_bytes: int = 0  # of resized images: a bound until they are
 
     @property
     def num_bytes(self) -> int:
@@ -65,7 +66,8 @@ class CallCost:
         )
 
 
-Admit = Callable[[CallCost], None]  # raises if there is no room for the call
+# Raises if there is no room for the call. A second cost of the same call replaces the first.
+Admit = Callable[[CallCost], None]
 
 
 def admit_any(cost: CallCost) -> None:
@@ -131,7 +133,7 @@ def _cost(request: PromptRequest, max_context: int, hidden_size: int) -> CallCos
         logprobs=params.n * _num_logprobs(params, num_tokens, num_named, max_context),
         states=params.n * _num_states(params, num_tokens, max_context) * hidden_size,
         grammar_chars=len(params.grammar_spec.text),
-        image_bytes=params.n * len(prompt.images) * _IMAGE_BYTES,
+        image_bytes=len(prompt.images) * MAX_IMAGE_BYTES,  # each once, while it is resized
     )
 
 

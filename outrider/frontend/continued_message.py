@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from outrider.errors import RequestError
 from outrider.frontend.prompts import Message, TextPrompt
-from outrider.frontend.tokenizer.chat_template import check_messages
+from outrider.frontend.tokenizer.chat_template import ContentParts, check_messages
 
 
 def render_continued(
@@ -16,6 +16,8 @@ def render_continued(
     A mark after the content finds its end. The content itself may also be in what follows it.
     """
     *earlier, last = check_messages(list(messages))
+    if isinstance(last["content"], ContentParts):
+        raise RequestError("continue_final_message needs a last message without images")
     content, mark = str(last["content"] or ""), secrets.token_hex(16)
     # A template may drop the blanks at the end, and then they are not part of the prompt.
     text = render([*earlier, {**last, "content": f"{content}{mark} "}])

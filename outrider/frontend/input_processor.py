@@ -121,6 +121,10 @@ class InputProcessor:
                 f"the prompt has {len(prompt.text)} characters, which the context of "
                 f"{self.bounds.max_context} tokens cannot hold; shorten it"
             )
+        return self.tokenize(prompt)
+
+    def tokenize(self, prompt: TextPrompt) -> TokenPrompt:
+        """The tokens of a text and its images, also of one that no context can hold."""
         encode = partial(self.tokenizer.encode, add_special=prompt.add_special)
         if prompt.images:
             return self._images.expand(prompt, encode)
@@ -129,12 +133,19 @@ class InputProcessor:
     def prepare_call(
         self, requests: Sequence[PromptRequest], limits: CallLimits, admit: Admit = admit_any
     ) -> list[PreparedRequest]:
-        """Prepare all requests of one call, once their cost is known and there is room for it."""
-        admit(check_call(requests, limits, max_context=self.bounds.max_context))
-        return [
+        """Prepare all requests of one call, once their cost is known and there is room for it.
+
+        What images take is known when they are resized.
+        """
+        cost = check_call(requests, limits, max_context=self.bounds.max_context)
+        admit(cost)
+        prepared = [
             with_transfer(self.prepare(each.prompt, each.params, each.adapter), each.transfer)
             for each in requests
         ]
+        if cost.image_bytes:
+            admit(replace(cost, image_bytes=sum(each.image_bytes for each in prepared)))
+        return prepared
 
     def prepare(
         self,

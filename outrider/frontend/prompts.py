@@ -15,6 +15,12 @@ _SHAPES = (
     '{"prompt_embeds": [tokens, hidden]} or {"prompt": ..., "multi_modal_data": {"image": ...}}'
 )
 
+# Keys of vLLM's prompts that would change an answer, or who shares it.
+_NOT_READ = {
+    "mm_processor_kwargs": "images are resized as the model's preprocessor_config.json says",
+    "cache_salt": "give SamplingParams(cache_salt=...)",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
@@ -78,6 +84,9 @@ def is_conversation(value: object) -> TypeGuard[Sequence[Message]]:
 
 
 def _parse_mapping(prompt: Mapping[str, Any]) -> TextPrompt | TokenPrompt:
+    for name, fix in _NOT_READ.items():
+        if prompt.get(name):
+            raise RequestError(f"{name} of a prompt is not read; {fix}")
     if prompt.get("multi_modal_data"):
         return _parse_images(prompt)
     if "prompt_embeds" in prompt:
@@ -92,7 +101,8 @@ def _parse_mapping(prompt: Mapping[str, Any]) -> TextPrompt | TokenPrompt:
 def _parse_images(prompt: Mapping[str, Any]) -> TextPrompt:
     """A text with placeholders, and one image of PIL or several, as vLLM takes them."""
     given = prompt["multi_modal_data"]
-    if not isinstance(prompt.get("prompt"), str) or not isinstance(given, Mapping):
+    is_text = isinstance(prompt.get("prompt"), str) and "prompt_embeds" not in prompt
+    if not is_text or not isinstance(given, Mapping):
         raise RequestError(f"images belong to a prompt that is a text; {_SHAPES}")
     if other := sorted(given.keys() - {"image"}):
         raise RequestError(f"multi_modal_data may have images only, got {other[0]}; leave it out")

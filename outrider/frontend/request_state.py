@@ -52,6 +52,11 @@ class PreparedRequest:
         return () if self.embeds else self.prompt
 
     @property
+    def image_bytes(self) -> int:
+        """Of resized images; each output has its own copy on its way to the engine."""
+        return self.params.n * sum(len(image.pixels.values) for image in self.images)
+
+    @property
     def text(self) -> str | None:
         """The text of the prompt, None when the user gave token ids or wants the end of it."""
         is_whole = self.params.truncate_prompt_tokens is None

@@ -22,7 +22,6 @@ class VisionConfig:
     """The vision part of a config.json, as far as prompts depend on it."""
 
     kind: VisionKind = "none"
-    architecture: str = ""
     image_token: int = -1  # id of the token that stands where embeddings of images go
     grid: tuple[int, int] = (0, 0)  # rows and columns of embeddings per tile, if all are alike
     tile: int = 0  # edge of a tile in pixels, if all tiles are alike
@@ -46,17 +45,17 @@ def read_vision(folder: Path) -> VisionConfig:
     if kind == "none":
         return NO_VISION
     try:
-        return _parse(fields, kind, architecture)
+        return _parse(fields, kind)
     except (LookupError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ConfigError(
             f"{folder}: the vision part of config.json is damaged ({error!r}); download it again"
         ) from error
 
 
-def _parse(fields: Mapping[str, Any], kind: VisionKind, architecture: str) -> VisionConfig:
+def _parse(fields: Mapping[str, Any], kind: VisionKind) -> VisionConfig:
     image_token = int(fields["image_token_id"])
     if kind == "qwen2.5-vl":
-        return VisionConfig(kind=kind, architecture=architecture, image_token=image_token)
+        return VisionConfig(kind=kind, image_token=image_token)
     vision, scale = fields["vision_config"], int(fields.get("scale_factor", 2))
     tile, patch = int(vision["image_size"]), int(vision["patch_size"])
     patches = tile // patch  # pixels behind the last whole patch are not read
@@ -65,7 +64,6 @@ def _parse(fields: Mapping[str, Any], kind: VisionKind, architecture: str) -> Vi
         raise ValueError(f"image_size {tile}, patch_size {patch}, scale_factor {scale}")
     return VisionConfig(
         kind=kind,
-        architecture=architecture,
         image_token=image_token,
         grid=(edge, edge),
         tile=tile,

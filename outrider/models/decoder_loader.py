@@ -34,9 +34,7 @@ from outrider.models.decoder_tensors import (
     tensor_shapes,
 )
 from outrider.models.expert_config import ExpertsConfig
-from outrider.models.expert_tensors import (
-    are_stacked,
-)
+from outrider.models.expert_tensors import are_stacked
 from outrider.models.latent_tensors import load_latent_attention
 from outrider.models.layers.adjusted_layers import AdjustedAttention, AdjustedFeed, Scaled
 from outrider.models.layers.attention_layer import Attention

@@ -298,8 +298,8 @@ def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
     for key, allowed in (_UNSUPPORTED_UNLESS | only).items():
         if key == "attention_bias" and family.has_qkv_bias:
             continue  # some config files of such families set it, some do not
-        if key == "use_qk_norm" and (family.has_options or family.has_head_norm):
-            continue
+        if key == "use_qk_norm" and not family.style.has_layer_norms:
+            continue  # GLM reads it; configs of heads copy it from there
         if key == "partial_rotary_factor" and family.rotary_share != 1.0:
             continue
         if key in fields and fields[key] not in allowed:

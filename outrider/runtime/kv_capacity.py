@@ -52,14 +52,17 @@ def count_pages(
 
 
 def count_snapshots(
-    requested: int | Auto, *, row_bytes: int, max_rows: int, free_bytes: int
+    requested: int | Auto, *, row_bytes: int, max_rows: int, free_bytes: int, page_bytes: int = 0
 ) -> int:
-    """Snapshots of row state: as many as were requested, or as fit into their share of memory."""
+    """Snapshots of row state: as many as were requested, or as fit into their share of memory.
+
+    What the user wants for pages (`page_bytes`) is not theirs to take.
+    """
     if not row_bytes:
         return 0
     if requested == "auto":
-        fitting = int(max(free_bytes, 0) * SNAPSHOT_SHARE) // row_bytes
-        return min(fitting, _MOST_SNAPSHOTS * max_rows)
+        share = min(int(free_bytes * SNAPSHOT_SHARE), free_bytes - page_bytes)
+        return min(max(share, 0) // row_bytes, _MOST_SNAPSHOTS * max_rows)
     if requested * row_bytes > free_bytes:
         raise ConfigError(
             f"{requested} snapshots of row state take {requested * row_bytes / 1e9:.1f} GB and "

@@ -113,8 +113,8 @@ def _merged(model: DraftKind, draft: DraftSettings, budget: Budget) -> DraftKind
         return model
     if not isinstance(model, ModelDraft):
         raise ConfigError(
-            f"{draft.drafter} cannot share a tree with a lookup; heads, models and one module can: "
-            f"use --draft {draft.drafter} or --draft {draft.lookup}"
+            f"{draft.drafter} cannot share a tree with a lookup: it drafts blocks, or has a module "
+            f"for each depth; use --draft {draft.drafter} or --draft {draft.lookup}"
         )
     return MergedDraft(model=model, lookup=_lookup(draft.lookup, draft, merged_budget(budget)))
 

@@ -15,7 +15,7 @@ from outrider.runtime.runner import Runner
 from outrider.runtime.warmup import take_memory
 from outrider.wire.runner_facts import SnapshotFacts
 
-_ANSWER_TOKENS = 32  # from one snapshot to the next (docs/decisions/0019)
+_SNAPSHOT_TOKENS = 32  # from one snapshot to the next (docs/decisions/0020)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,11 @@ def size_cache(
         ranks.least(0)  # ranks on the same device have all taken what they need, and no pages
         left = _left_bytes(settings, num_pages) - reserved
         num_snapshots = count_snapshots(
-            snapshots, row_bytes=row_bytes, max_rows=settings.host.max_rows, free_bytes=left
+            snapshots,
+            row_bytes=row_bytes,
+            max_rows=settings.host.max_rows,
+            free_bytes=left,
+            page_bytes=_requested_bytes(room, settings, num_pages),
         )
         left -= num_snapshots * row_bytes
         # One scheduler hands out the same pages and slots on all ranks.
@@ -70,7 +74,7 @@ def size_cache(
         snapshots=SnapshotFacts(
             num=num_snapshots,
             row_bytes=row_bytes,
-            every=-(-_ANSWER_TOKENS // page_size) * page_size,
+            every=-(-_SNAPSHOT_TOKENS // page_size) * page_size,
         ),
     )
 
@@ -95,6 +99,13 @@ def _left_bytes(settings: Settings, kv_tokens: int | Auto) -> int:
         memory_share=settings.memory_share,
         num_sharing=settings.num_sharing,
     )
+
+
+def _requested_bytes(room: DraftRoom, settings: Settings, kv_tokens: int | Auto) -> int:
+    """What the pages take that the user wants; 0 if they may have what is left."""
+    if kv_tokens == "auto":
+        return 0
+    return -(-kv_tokens // settings.host.page_size) * room.cache.pages.page_bytes
 
 
 def _count_pages(

@@ -57,8 +57,12 @@ class RanksHome:
     def build(self, on_progress: OnProgress = ignore_progress) -> tuple[AnyRunner, RunnerFacts]:
         group = start_group(self._plan, on_progress)
         facts, config = group.facts, self._plan.config
-        # A group that is started again has as many pages: the scheduler counts on them.
-        cache = replace(config.cache, kv_tokens=facts.num_pages * facts.host.page_size)
+        # A group that is started again has as many pages and slots: the scheduler counts on them.
+        cache = replace(
+            config.cache,
+            kv_tokens=facts.num_pages * facts.host.page_size,
+            row_snapshots=facts.snapshots.num,
+        )
         self._plan = replace(self._plan, config=replace(config, cache=cache))
         self._runner = RankedRunner(group.first, group.ranks, group.others)
         return self._runner, facts

@@ -94,7 +94,7 @@ def adapt_host(host: HostSettings, snapshots: SnapshotFacts) -> HostSettings:
         return host
     _log.warning(
         "prefix caching is off: this model has row state, and there is no room for a snapshot of "
-        "it; raise --row-snapshots, or lower max_num_seqs"
+        "it; raise --row-snapshots, or lower kv_tokens or max_num_seqs"
     )
     return replace(host, prefix_cache=False)
 

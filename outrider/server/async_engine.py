@@ -12,7 +12,7 @@ from outrider.errors import CapacityError, RequestError
 from outrider.frontend.call_cost import Admit, CallLimits, PromptRequest
 from outrider.frontend.frontend import Frontend, request_id_of
 from outrider.frontend.images.image_prompts import TEXT_ONLY, PromptImages
-from outrider.frontend.prompts import TextPrompt
+from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.http_errors import ending, restarting, unresponsive
@@ -133,7 +133,8 @@ class AsyncEngine:
             outputs=self.engine.max_requests, hidden_size=self.engine.facts.hidden_size
         )
         prepare = partial(self.frontend.inputs.prepare_call, requests, limits, admit)
-        prepared = await self.run_in_thread(prepare, size=_num_chars(requests))
+        size = sum(prompt_size(each.prompt) for each in requests)
+        prepared = await self.run_in_thread(prepare, size=size)
         for each in prepared:
             grammar = each.samplings[0].grammar
             if grammar.is_wanted:
@@ -264,11 +265,8 @@ class AsyncEngine:
                 self._handles[request_id].wake()
 
 
-def _num_chars(requests: Sequence[PromptRequest]) -> int:
-    """Of all texts; an image takes as long as a long text."""
-    prompts = [each.prompt for each in requests]
-    return sum(
-        len(prompt.text) + _LONG * len(prompt.images)
-        for prompt in prompts
-        if isinstance(prompt, TextPrompt)
-    )
+def prompt_size(prompt: TextPrompt | TokenPrompt) -> int:
+    """How long it takes to tokenize, in characters; an image takes as long as a long text."""
+    if isinstance(prompt, TokenPrompt):
+        return 0
+    return len(prompt.text) + _LONG * len(prompt.images)

@@ -35,9 +35,9 @@ class MemoryBudget:
         return self._taken
 
     def take(self, num_bytes: int) -> bool:
-        """Take that many bytes if there is room for them."""
+        """Take that many bytes if there is room for them; fewer than 0 are given back."""
         with self._lock:
-            if self._taken + num_bytes > self.max_bytes:
+            if num_bytes > 0 and self._taken + num_bytes > self.max_bytes:
                 return False
             self._taken += num_bytes
             self._most_taken = max(self._most_taken, self._taken)
@@ -60,20 +60,22 @@ class CallMemory:
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
         self._taken = 0
+        self._admitted = 0  # for requests; the rest is for the body
 
     def admit(self, cost: CallCost) -> None:
-        """Take the memory that the requests of this call need."""
-        self.take(cost.num_bytes)
+        """Take the memory that the requests of this call need, in place of an earlier cost."""
+        self.take(cost.num_bytes - self._admitted)
+        self._admitted = cost.num_bytes
 
     def take(self, num_bytes: int) -> None:
-        """Take more memory, or refuse the call."""
+        """Take more memory, or refuse the call. Fewer than 0 bytes are given back."""
         if not self._budget.take(num_bytes):
             raise self._refusal(self._taken + num_bytes)
         self._taken += num_bytes
 
     def close(self) -> None:
         self._budget.give_back(self._taken)
-        self._taken = 0
+        self._taken = self._admitted = 0
 
     def _refusal(self, wanted: int) -> ApiError:
         limit = self._budget.max_bytes

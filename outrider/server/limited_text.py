@@ -5,8 +5,9 @@ from functools import partial
 from typing import TypeVar
 
 from outrider.errors import RequestError
+from outrider.frontend.call_cost import MAX_IMAGE_BYTES
 from outrider.frontend.prompts import TextPrompt
-from outrider.server.async_engine import AsyncEngine
+from outrider.server.async_engine import AsyncEngine, prompt_size
 from outrider.server.call_memory import TEXT_FACTOR, CallMemory
 
 MAX_CHARS = 2**20  # of a text; copying millions of ids would hold other requests
@@ -31,5 +32,5 @@ async def with_text(
         raise RequestError(
             f"the text has {num_chars} characters and may have {MAX_CHARS}; send it in parts"
         )
-    memory.take(num_chars * TEXT_FACTOR)
-    return await async_engine.run_in_thread(partial(work, prompt), size=num_chars)
+    memory.take(num_chars * TEXT_FACTOR + len(prompt.images) * MAX_IMAGE_BYTES)
+    return await async_engine.run_in_thread(partial(work, prompt), size=prompt_size(prompt))

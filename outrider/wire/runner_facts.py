@@ -44,7 +44,7 @@ class SnapshotFacts:
 
     num: int  # slots for copies
     row_bytes: int  # of one copy; 0 for a model without row state, which needs no copies
-    every: int  # tokens of an answer from one copy to the next
+    every: int  # tokens of a text from one copy to the next, at least
 
 
 NO_SNAPSHOTS = SnapshotFacts(num=0, row_bytes=0, every=0)

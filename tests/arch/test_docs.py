@@ -156,3 +156,8 @@ def test_every_anchor_in_a_link_is_a_heading():
             headings = re.findall(r"^#+ (.*)$", there.read_text(), flags=re.MULTILINE)
             anchors = [re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings]
             assert anchor in anchors, f"{place.name} links to {target}#{anchor}"
+
+
+def test_every_decision_has_a_number_of_its_own():
+    numbers = Counter(path.name[:4] for path in (ROOT / "docs/decisions").glob("*.md"))
+    assert {number for number, count in numbers.items() if count > 1} == set()

@@ -43,6 +43,10 @@ def test_step_tokens_cover_the_drafts_of_all_rows_and_a_prompt_chunk(nodes, step
     ("config", "fix"),
     [
         (EngineConfig(cache=CacheConfig(page_size=257)), "block_size must be between 1 and 256"),
+        (
+            EngineConfig(cache=CacheConfig(row_snapshots=-1)),
+            "row_snapshots must be auto, 0 or more",
+        ),
         (EngineConfig(cache=CacheConfig(kv_tokens=0)), "kv_tokens must be at least 1"),
         (
             EngineConfig(limits=LimitsConfig(context=101)),

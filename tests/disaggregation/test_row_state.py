@@ -45,6 +45,25 @@ def test_tokens_and_rounds_are_those_of_one_engine(family, drafter, sampling):
         assert together[each.request_id][2] == len(each.prompt) - 1
 
 
+@pytest.mark.parametrize(("family", "drafter"), [("v4", "modules"), ("qwen3-next", "ngram")])
+@pytest.mark.slow
+def test_a_prefill_engine_continues_cached_prompts_from_snapshots(family, drafter):
+    target, drafts = row_model(family)
+    draft, asked = drafts[drafter], submissions("greedy")[:1]
+    again = [replace(asked[0], request_id="again")]
+    local = [replace(asked[0], request_id="local")]
+    shape = shape_of(draft, chunk=64)
+    alone = traces(engine_of(target, replace(shape, prefix_cache=False), draft), asked)["r0"]
+    with pair_of(target, draft, shape=shape) as pair:
+        pair_traces(pair, asked)
+        fetched = pair_traces(pair, again)["again"]
+        assert pair.prefill.engine.stats.prefix.hit_tokens == 32
+        # Nothing is fetched for this one: KV that has come has no snapshot of its own.
+        computed = traces(pair.decode.engine, local)["local"]
+        pair.assert_no_leak()
+    assert fetched[:2] == computed[:2] == alone[:2]
+
+
 @pytest.mark.parametrize(("family", "drafter"), [("v4", "modules"), ("qwen3-next", "none")])
 @pytest.mark.slow
 def test_lost_row_state_changes_the_answer(family, drafter):

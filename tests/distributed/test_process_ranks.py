@@ -68,6 +68,9 @@ def test_processes_give_the_bits_of_threads(tmp_path, family, size, drafter, exe
         parallel=ParallelConfig(tensor=size),
         draft=DraftConfig(drafter=name, steps=3, topk=1, adaptive=False),
     )
-    found = answers(*open_home(RankGroupPlan(folder=saved.folder, config=config)).build())
+    home = open_home(RankGroupPlan(folder=saved.folder, config=config))
+    runner, facts = home.build()
+    found = answers(runner, facts)
+    assert home._plan.config.cache.row_snapshots == facts.snapshots.num, "when it wakes up"
     assert found == run_threads(saved.folder, config, size)
     assert all(logprobs for _, logprobs in found.values())

@@ -151,6 +151,14 @@ def test_steps_that_fell_are_not_remembered():
     assert not adaptation._steps
 
 
+def test_empty_steps_are_not_remembered():
+    """A scheduler that waits decides empty steps, which are never run."""
+    adaptation = Adaptation(CHAIN)
+    for step in range(1, 50):
+        adaptation.settle(step, num_rows=0, num_prompt=0)
+    assert not adaptation._steps
+
+
 def test_a_step_that_takes_long_once_changes_nothing():
     """The first step of a shape records it, which takes as long as a hundred others."""
     world = World(Adaptation(CHAIN), seconds=free_up_to(64), keep_rate=0.7)

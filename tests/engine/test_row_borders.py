@@ -51,13 +51,13 @@ def text(num, *, seed=0):
 
 @pytest.mark.parametrize("num_prompt", [31, 32, 33, 40])
 def test_a_prompt_that_comes_again_is_cached_up_to_its_last_border(num_prompt):
-    engine = engine_of(num_snapshots=8, every=64)
+    engine = engine_of(num_snapshots=8, every=PAGE)
     assert answer(engine, text(num_prompt), max_tokens=1)[1] == 0
     assert answer(engine, text(num_prompt), max_tokens=1)[1] == (num_prompt - 1) // PAGE * PAGE
 
 
 def test_the_third_text_with_the_same_beginning_continues_after_it():
-    engine, common = engine_of(num_snapshots=8, every=64), text(50)
+    engine, common = engine_of(num_snapshots=8, every=32), text(50)
     cached = [answer(engine, common + text(40, seed=n), max_tokens=1)[1] for n in (1, 2, 3)]
     assert cached == [0, 0, 48]
 
@@ -72,8 +72,16 @@ def test_the_next_turn_continues_after_the_answer(nodes, depth):
     assert answer(engine, turn, max_tokens=1)[1] == (20 + 50 - 1 - (nodes > 1)) // PAGE * PAGE
 
 
+def test_a_few_tokens_more_are_not_worth_a_step():
+    engine = engine_of(num_snapshots=8, every=32)
+    for num_prompt, num_cached in ((40, 0), (60, 32), (70, 32), (70, 64)):
+        before = engine.stats.work.counts.steps
+        assert answer(engine, text(num_prompt), max_tokens=1)[1] == num_cached
+        assert engine.stats.work.counts.steps - before == (2 if num_prompt - num_cached > 32 else 1)
+
+
 def test_an_evicted_snapshot_leaves_its_pages_and_no_hit():
-    engine = engine_of(num_snapshots=1, every=64)
+    engine = engine_of(num_snapshots=1, every=32)
     first, second = text(40, seed=1), text(40, seed=2)
     for prompt in (first, second):
         answer(engine, prompt, max_tokens=1)

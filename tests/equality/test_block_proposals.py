@@ -12,6 +12,7 @@ from support.block_models import DFlashCase, MedusaCase, PardCase, PEagleCase
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.forced_rounds import ForcedRounds, SomeStepsDraft
 from support.heads import Variant
+from support.matrix import sampling_of
 from support.medusa_models import MedusaVariant
 from support.tiny import VOCAB
 
@@ -160,6 +161,21 @@ def test_proposals_after_steps_without_drafts_follow_from_the_text_alone(
     shape = Shape(page_size=4, step_tokens=20, max_rows=1)
     policy = SomeStepsDraft(topk)
     assert not mistakes(models, monkeypatch, tmp_path, "dspark", shape, topk=topk, policy=policy)
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
+def test_the_first_draft_of_a_twin_is_always_accepted(models, sampling):
+    """Its first slot reads what the target reads, and draws the target's noise."""
+    twin = PardDraft(models.target, mask_token=3, target_vocab=VOCAB)
+    kind = BlockDraft(model=twin, budget=Budget(steps=1, topk=1, nodes=2))
+    engine = engine_of(models.target, Shape(page_size=4, step_tokens=11, depth=1), kind)
+    rows = [
+        make_submission(f"r{index}", PROMPT[index:], sampling_of(sampling, index), max_tokens=9)
+        for index in range(3)
+    ]
+    for outputs in run_all(engine, rows).values():
+        progress = outputs.last.progress
+        assert progress.num_accepted == progress.drafted > 0
 
 
 def context_one_position_late(monkeypatch):

@@ -1,6 +1,7 @@
 """Images in prompts: the tokens of transformers, whatever drafts, chunks, batches and caches do."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -10,6 +11,8 @@ from support.tiny_vision import data_url, make_tiny_vision, picture
 
 from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError
+from outrider.frontend.call_cost import MAX_IMAGE_BYTES, CallLimits, PromptRequest
+from outrider.frontend.prompts import parse_prompt
 from outrider.models.model_config import read_config
 from outrider.models.vision.idefics3_tower import Idefics3Tower
 from outrider.step import planner
@@ -118,6 +121,17 @@ def test_a_prefix_is_shared_by_equal_images_alone(llm, smolvlm):
         (output,) = llm.generate(smolvlm.prompt(*prompt), PARAMS, use_tqdm=False)
         assert output.usage.cached_tokens == num_cached
         assert output.outputs[0].token_ids == smolvlm.reference(*prompt)[1]
+
+
+def test_an_image_takes_a_bound_of_memory_until_it_is_resized(llm, smolvlm):
+    """Else a server holds a few images at a time, however small they are."""
+    prompt, costs = parse_prompt(smolvlm.prompt("ab@", [SMALL])), []
+    requests = [PromptRequest(prompt=prompt, params=replace(PARAMS, n=3))]
+    inputs = llm.frontend.inputs
+    (prepared,) = inputs.prepare_call(requests, CallLimits(outputs=3), costs.append)
+    pixels = sum(len(each.pixels.values) for each in prepared.images)
+    assert [each.image_bytes for each in costs] == [MAX_IMAGE_BYTES, 3 * pixels]
+    assert costs[1].num_bytes < costs[0].num_bytes
 
 
 def test_a_cached_image_needs_no_vision_tower(llm, smolvlm, monkeypatch):
@@ -237,3 +251,13 @@ def test_smolvlm2_has_another_name_for_the_same_model(smolvlm, references, tmp_p
 @pytest.mark.slow
 def test_every_rank_encodes_images_for_itself(qwen, references):
     assert qwen.answers(qwen.load(tensor_parallel_size=2)) == references["qwen"]
+
+
+@pytest.mark.slow
+def test_an_image_processor_of_another_model_is_refused_at_load(qwen, tmp_path):
+    for path in qwen.folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    fields = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**fields, "patch_size": 8}))
+    with pytest.raises(ConfigError, match=r"cuts patches of \(8, 2, 2\)"):
+        LLM(tmp_path, draft="none", dtype="float32", device="cpu", max_model_len=64)

@@ -11,12 +11,13 @@ from PIL import Image
 from support.tiny_vision import picture
 
 from outrider.errors import ConfigError, RequestError
+from outrider.frontend.continued_message import render_continued
 from outrider.frontend.images.given_image import image_at, open_image
 from outrider.frontend.images.image_limits import ImageLimits, parse_limits
 from outrider.frontend.images.image_processor import ProcessedImage, pixels_of
 from outrider.frontend.images.image_prompts import TEXT_ONLY, ImagePrompts
 from outrider.frontend.prompts import TextPrompt, parse_prompt
-from outrider.frontend.tokenizer.chat_template import ChatTemplate
+from outrider.frontend.tokenizer.chat_template import ChatTemplate, ContentParts
 
 LIMITS = ImageLimits(per_prompt=2)
 
@@ -46,6 +47,18 @@ def test_transparent_parts_are_white():
     assert (np.asarray(opened) == 255).all()
 
 
+def test_greys_of_16_bits_keep_their_order():
+    """PIL alone makes them white."""
+    greys = np.arange(0, 65536, 4096, dtype=np.uint16).reshape(4, 4)
+    image = Image.fromarray(greys)
+    opened = open_image(image_at(data_url(encoded(image)), LIMITS))
+    assert np.array_equal(np.asarray(opened)[:, :, 0], greys >> 8)
+    with io.BytesIO() as keyed:
+        image.save(keyed, "PNG", transparency=4096)
+        opened = open_image(image_at(data_url(keyed.getvalue()), LIMITS))
+    assert np.array_equal(np.asarray(opened)[:, :, 0], greys >> 8)
+
+
 def large_png(width, height):
     """A small file whose header promises so many pixels."""
     plain = encoded(picture(1, 1, 1))
@@ -58,7 +71,7 @@ def large_png(width, height):
     [
         (b"no image", "cannot be read"),
         (encoded(picture(1, 5, 4))[:60], "cannot be read"),
-        (large_png(10_000, 10_000), "10000 x 10000 pixels"),
+        (large_png(8_000, 8_000), "8000 x 8000 pixels"),
         (large_png(100_000, 100_000), "pixels"),
     ],
     ids=["text", "cut", "large", "bomb"],
@@ -95,6 +108,14 @@ def test_files_are_read_inside_of_the_allowed_folder_only(tmp_path):
     for path in (f"{outside}/a.png", f"{inside}/../out/a.png", f"{inside}/link.png"):
         with pytest.raises(RequestError, match="outside"):
             image_at(f"file://{path}", limits)
+
+
+def test_a_file_that_cannot_be_looked_up_is_refused(tmp_path):
+    """The system itself refuses such names."""
+    limits = ImageLimits(allowed_path=str(tmp_path))
+    for name in ("absent.png", "a" * 300, "a/" * 3000):
+        with pytest.raises(RequestError, match="image file"):
+            open_image(image_at(f"file://{tmp_path}/{name}", limits))
 
 
 def test_limits_are_read_as_vllm_writes_them(tmp_path):
@@ -141,11 +162,30 @@ def test_a_model_without_a_vision_tower_refuses_images_by_name():
     assert TEXT_ONLY.take(plain).messages is plain
 
 
+def test_a_message_with_an_image_cannot_be_continued():
+    parts = ContentParts([{"type": "image"}])
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": parts}]
+    with pytest.raises(RequestError, match="without images"):
+        render_continued(str, messages)
+
+
 def test_other_kinds_of_data_are_refused_by_name():
     with pytest.raises(RequestError, match="got video"):
         parse_prompt({"prompt": "a", "multi_modal_data": {"video": 1}})
     with pytest.raises(RequestError, match=r"PIL\.Image"):
         parse_prompt({"prompt": "a", "multi_modal_data": {"image": "a.png"}})
+
+
+def test_keys_that_would_change_an_answer_are_not_ignored():
+    seen = {"prompt": "#", "multi_modal_data": {"image": picture(1, 3, 2)}}
+    assert parse_prompt({**seen, "mm_processor_kwargs": {}, "cache_salt": None}).images
+    for more, fix in (
+        ({"mm_processor_kwargs": {"do_resize": False}}, "preprocessor_config"),
+        ({"cache_salt": "mine"}, r"SamplingParams\(cache_salt"),
+        ({"prompt_embeds": np.ones((1, 2), dtype=np.float32)}, "prompt that is a text"),
+    ):
+        with pytest.raises(RequestError, match=fix):
+            parse_prompt({**seen, **more})
 
 
 STRINGS = "{% for m in messages %}{{ m['content'] }}{% endfor %}"

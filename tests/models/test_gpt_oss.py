@@ -22,6 +22,7 @@ def written(tmp_path_factory):
     return folder, write_gpt_oss(folder)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("size", [1, 2])
 def test_mxfp4_experts_are_the_numbers_they_stand_for(written, size):
     (folder, model), tokens = written, prompt(20)
@@ -38,6 +39,7 @@ def test_mxfp4_experts_are_the_numbers_they_stand_for(written, size):
     assert (packed - expected_logits(model, tokens)).abs().max() <= 2e-4
 
 
+@pytest.mark.slow
 def test_drafts_change_no_token_of_mxfp4_experts(tmp_path):
     case = {"drafter": "ngram", "tree": "tree", "is_hit": 1, "seed": 2}
     assert not mismatches(PackedModels(tmp_path), **case)
@@ -55,6 +57,7 @@ def test_ranks_with_whole_experts_add_every_bias_once(written):
         assert (logits - expected_logits(model, tokens)).abs().max() <= 2e-4
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("fault", ["missing", "short"])
 def test_scales_that_do_not_belong_to_their_blocks_are_refused(written, fault, tmp_path):
     source = written[0] / "packed"

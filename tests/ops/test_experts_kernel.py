@@ -18,9 +18,10 @@ from support.expert_cases import (
 )
 from support.packed_forms import quantised_of
 
-from outrider.ops.moe.expert_gate import NO_BIASES, ExpertBiases, ExpertGate
+from outrider.ops.moe.expert_gate import NO_BIASES, ExpertBiases
 from outrider.ops.moe.expert_stack import stack_codes
 from outrider.ops.moe.experts import GroupedExperts
+from outrider.ops.moe.gate_form import ExpertGate
 from outrider.ops.moe.routing import Routing, route_reference, select_experts
 
 pytest.importorskip("triton")
@@ -178,6 +179,23 @@ def test_quantised_experts_are_multiplied_as_the_numbers_they_store(form):
     out = residual.clone()
     add_experts_(x, experts, weights, *codes, out)
     torch.testing.assert_close(out.double(), right, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_mxfp4_experts_have_the_gate_and_the_biases_of_gpt_oss():
+    num_experts, hidden, intermediate = 3, 160, 48  # no multiples of a tile
+    x, _, _, residual = mixture_of(5, num_experts, hidden, intermediate)
+    experts, weights = routing_of(5, num_experts, 2, padded=[1])
+    sizes = [(num_experts, 2 * intermediate, hidden), (num_experts, hidden, intermediate)]
+    codes, numbers = zip(*(_experts_of("MXFP4 of V4", *size) for size in sizes), strict=True)
+    gate = ExpertGate(limit=7.0, alpha=1.702, shift=1.0)
+    biases = ExpertBiases(*(logits_of(num_experts, size[1], seed=4) for size in sizes))
+    right, out = residual.clone(), residual.clone()
+    ours = GroupedExperts(gate_up=numbers[0], down=numbers[1], gate=gate, biases=biases)
+    ours.add_(x, Routing(experts=experts.long(), weights=weights), right)
+    add_experts_(x, experts, weights, *codes, out, gate=gate, biases=biases)
+    torch.testing.assert_close(out, right, atol=1e-3, rtol=1e-3)
+    assert torch.equal(out[1], residual[1])
 
 
 def _experts_of(form, num_experts, rows, columns):

@@ -8,6 +8,8 @@ import pytest
 from support.paper import facts
 
 from outrider.errors import CapacityError, RequestError
+from outrider.frontend.call_cost import MAX_IMAGE_BYTES
+from outrider.frontend.images.given_image import GivenImage
 from outrider.frontend.input_processor import PromptRequest
 from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
@@ -70,12 +72,12 @@ def test_a_text_takes_memory_and_a_long_one_has_a_thread_of_its_own():
     """Its length is known only when it has been read."""
     async_engine, budget = async_engine_with(max_queued=1), MemoryBudget(2**16 * TEXT_FACTOR)
 
-    def thread_of(num_chars):
+    def thread_of(num_chars, images=()):
         call = CallMemory(budget)
         work = with_text(
             async_engine,
             call,
-            lambda: TextPrompt("a" * num_chars),
+            lambda: TextPrompt("a" * num_chars, images=images),
             lambda _: (threading.current_thread().name, budget.taken),
         )
         try:
@@ -90,6 +92,12 @@ def test_a_text_takes_memory_and_a_long_one_has_a_thread_of_its_own():
     assert name.startswith("long text")
     with pytest.raises(ApiError, match="--request-memory"):
         thread_of(2**16 + 1)
+    with pytest.raises(ApiError, match="--request-memory"):  # resizing it takes memory, too
+        thread_of(1, images=(GivenImage(b""),))
+    budget = MemoryBudget(2 * MAX_IMAGE_BYTES)
+    name, taken = thread_of(1, images=(GivenImage(b""),))
+    assert name.startswith("long text")
+    assert taken == MAX_IMAGE_BYTES + TEXT_FACTOR
 
 
 def test_the_files_of_an_adapter_are_looked_up_in_a_thread(tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 from fastapi import APIRouter, FastAPI, Request
@@ -19,6 +20,8 @@ from outrider.server.call_memory import (
 )
 from outrider.server.http_errors import ApiError, install_handlers
 from outrider.server.json_body import JsonRoute
+
+NOTHING = CallCost(outputs=0, values=0, logprobs=0, states=0, grammar_chars=0)
 
 
 def test_a_call_waits_for_others_and_is_told_which_limit_it_met():
@@ -38,6 +41,20 @@ def test_a_call_that_could_never_fit_is_told_so():
     with pytest.raises(ApiError, match="larger --request-memory") as refused:
         CallMemory(MemoryBudget(2 * MIB)).take(3 * MIB)
     assert refused.value.status == 400
+
+
+def test_a_second_cost_replaces_the_first():
+    """Images take a bound until they are resized, and then what they take."""
+    budget = MemoryBudget(10 * MIB)
+    call = CallMemory(budget)
+    call.take(MIB)
+    for image_mib in (8, 2, 4):
+        call.admit(replace(NOTHING, image_bytes=image_mib * MIB))
+        assert budget.taken == (1 + image_mib) * MIB
+    with pytest.raises(ApiError):
+        call.admit(replace(NOTHING, image_bytes=10 * MIB))
+    call.close()
+    assert budget.taken == 0
 
 
 def test_a_refused_call_gives_back_what_it_had():

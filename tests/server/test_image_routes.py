@@ -123,3 +123,7 @@ def test_other_apis_have_images_of_their_own_kind(seeing, seeing_server, vision)
         answer("/api/generate", {**ollama, "prompt": "abc", "images": [data]}, "response"),
     ]
     assert answers == [wanted] * 4
+    count = len(vision.reference("user: <image>abc<end_of_utterance>\nassistant:", [SMALL])[0])
+    assert answer("/tokenize", {"messages": messages}, "count") == count
+    counted = {"model": "tiny", "messages": conversation(*blocks)}
+    assert answer("/v1/messages/count_tokens", counted, "input_tokens") == count

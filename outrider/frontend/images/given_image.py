@@ -55,7 +55,10 @@ def image_of(given: object) -> GivenImage:
     """An image of PIL, checked by its size."""
     image = _pillow().Image
     if not isinstance(given, image.Image):
-        raise RequestError(f"an image must be one of PIL (PIL.Image.open), got {type(given)}")
+        raise RequestError(
+            "an image must be a data: URL, or one of PIL (PIL.Image.open), got a "
+            f"{type(given).__name__}"
+        )
     _check_pixels(given.size)
     return GivenImage(given)
 
@@ -80,11 +83,20 @@ def open_image(given: GivenImage) -> Any:
 
 
 def _rgb(image: Any, pillow: Any) -> Any:
+    if image.mode.startswith("I;16"):
+        image = _eight_bits(image)
     if "A" not in image.getbands() and "transparency" not in image.info:
         return image.convert("RGB")
     layers = image.convert("RGBA")
     white = pillow.Image.new("RGBA", layers.size, (255, 255, 255, 255))
     return pillow.Image.alpha_composite(white, layers).convert("RGB")
+
+
+def _eight_bits(image: Any) -> Any:
+    """Greys of 16 bits as greys of 8. PIL alone would clip what is above 255, so all is white."""
+    grey = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
+    grey.info.pop("transparency", None)  # one grey of 16 bits, which many greys share now
+    return grey
 
 
 def _check_pixels(size: tuple[int, int]) -> None:
@@ -108,12 +120,12 @@ def _decoded(url: str) -> bytes:
 
 
 def _file_bytes(path: Path) -> bytes:
-    if not path.is_file():  # nor a pipe, which would be waited for
-        raise RequestError("an image file is not there, or is no file; fix the file: URL")
     try:
+        if not path.is_file():  # nor a pipe, which would be waited for
+            raise RequestError("an image file is not there, or is no file; fix the file: URL")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-    except OSError as error:
+    except OSError as error:  # such as a name that is too long, or a folder without permission
         raise RequestError(f"an image file cannot be read ({error.strerror})") from error
     if len(content) > MAX_BYTES:
         raise _too_long()

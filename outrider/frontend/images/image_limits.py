@@ -9,7 +9,7 @@ from typing import Any
 from outrider.errors import ConfigError, RequestError
 
 MAX_BYTES = 20 << 20  # of one encoded image
-MAX_PIXELS = 50_000_000  # of one image before it is resized: 150 MB while it is decoded
+MAX_PIXELS = 50_000_000  # of one image before it is resized; decoding holds a few copies of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

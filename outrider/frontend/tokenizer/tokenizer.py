@@ -19,7 +19,9 @@ logger = logging.getLogger(__name__)
 
 # Tokens that end a chat turn, for models whose configs do not list them as end of sequence. Only
 # tokens that never occur inside a turn are here: "<|end|>" also closes a reasoning channel.
-END_OF_TURN = frozenset({"<|im_end|>", "<|eot_id|>", "<|eot|>", "<end_of_turn>"})
+END_OF_TURN = frozenset(
+    {"<|im_end|>", "<|eot_id|>", "<|eot|>", "<end_of_turn>", "<end_of_utterance>"}
+)
 
 # Vocabularies that transformers can convert when there is no tokenizer.json.
 OTHER_VOCABULARIES = ("*.model", "*.tiktoken", "vocab.json", "vocab.txt", "tekken.json")

@@ -100,6 +100,9 @@ def _templates(folder: Path, config: Json) -> dict[str, str]:
         listed = {DEFAULT: listed}
     elif isinstance(listed, list):
         listed = {entry["name"]: entry["template"] for entry in listed}
+    of_processor = read_json(folder / "chat_template.json").get("chat_template")
+    if isinstance(of_processor, str):  # of models that read images
+        listed = listed | {DEFAULT: of_processor}
     paths = {path.stem: path for path in folder.glob("additional_chat_templates/*.jinja")}
     if (folder / "chat_template.jinja").is_file():
         paths[DEFAULT] = folder / "chat_template.jinja"

@@ -22,15 +22,22 @@ def find_expert_blocks(
     stored: Iterable[str], shape_of: Callable[[str], tuple[int, ...]]
 ) -> dict[str, PackedWeight]:
     """The packed weights by name, such as mlp.experts.3.down_proj.weight."""
-    names, found = set(stored), {}
-    for name in names:
-        module, _, suffix = name.rpartition(".")
-        if not module.endswith(".experts") or not suffix.endswith((_BLOCKS, _SCALES)):
-            continue
-        projection = suffix.removesuffix(_BLOCKS).removesuffix(_SCALES)
-        for expert in range(_num_experts(f"{module}.{projection}", names, shape_of)):
-            found[f"{module}.{expert}.{projection}.weight"] = _packed(module, projection, expert)
-    return found
+    names = set(stored)
+    return {
+        f"{module}.{expert}.{projection}.weight": _packed(module, projection, expert)
+        for module, projection in sorted(_projections(names))
+        for expert in range(_num_experts(f"{module}.{projection}", names, shape_of))
+    }
+
+
+def _projections(names: set[str]) -> set[tuple[str, str]]:
+    """Module and projection of every tensor of blocks or scales."""
+    parts = (name.rpartition(".") for name in names)
+    return {
+        (module, suffix.removesuffix(_BLOCKS).removesuffix(_SCALES))
+        for module, _, suffix in parts
+        if module.endswith(".experts") and suffix.endswith((_BLOCKS, _SCALES))
+    }
 
 
 def _num_experts(

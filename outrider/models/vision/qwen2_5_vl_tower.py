@@ -11,6 +11,7 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from outrider.errors import ConfigError
 from outrider.models.vision.pixel_scaling import PixelScaling, scaling_of
 from outrider.models.vision.tower_tensors import find_prefix, load_modules
 from outrider.step.host_copy import pinned_for
@@ -73,6 +74,15 @@ def load_qwen2_5_vl(folder: Path, *, dtype: torch.dtype, device: torch.device) -
     config = AutoConfig.from_pretrained(folder, local_files_only=True).vision_config
     config._attn_implementation = "sdpa"
     processor = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
+    cut, read = (
+        (processor.patch_size, processor.merge_size, processor.temporal_patch_size),
+        (config.patch_size, config.spatial_merge_size, config.temporal_patch_size),
+    )
+    if cut != read:
+        raise ConfigError(
+            f"{folder}: preprocessor_config.json cuts patches of {cut} (pixels, merged, frames) "
+            f"and the vision tower reads {read}; use the files of one model"
+        )
     prefix = find_prefix(folder, _PREFIXES)
     modules = load_modules(
         folder,

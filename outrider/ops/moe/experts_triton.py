@@ -17,8 +17,9 @@ from outrider.ops.linear.code_values_triton import has_assembly
 from outrider.ops.linear.kernel_weight import BLOCK
 from outrider.ops.linear.linear_triton import LinearTile
 from outrider.ops.linear.quantised_product_triton import quantised_product, weight_arguments
-from outrider.ops.moe.expert_gate import NO_BIASES, SWIGLU, ExpertBiases, ExpertGate
+from outrider.ops.moe.expert_gate import NO_BIASES, ExpertBiases
 from outrider.ops.moe.expert_stack import ExpertStack, QuantisedExperts
+from outrider.ops.moe.gate_form import SWIGLU, ExpertGate
 from outrider.ops.moe.routing_triton import ExpertBlocks, align_blocks
 
 _BAND = tl.constexpr(8)  # blocks that read the same columns of their experts side by side

@@ -16,7 +16,9 @@ def image_part(url: object) -> Json:
 def base64_part(data: object, media_type: object = "image/png") -> Json:
     """An image whose encoded bytes are base64."""
     if not isinstance(data, str) or not isinstance(media_type, str):
-        raise RequestError("an image needs its bytes in base64")
+        raise RequestError(
+            'an image is its bytes in base64, as a text, and a media_type such as "image/png"'
+        )
     return image_part(f"data:{media_type};base64,{data}")
 
 
@@ -27,11 +29,17 @@ def mixed_content(
 
     `images` makes a part of each type of image, `text` the text of a list of other parts.
     """
-    if not any(part.get("type") in images for part in parts):
+    if not any(_kind(part) in images for part in parts):
         return text(parts)
     return [
-        images[part["type"]](part)
-        if part.get("type") in images
+        images[_kind(part)](part)
+        if _kind(part) in images
         else {"type": "text", "text": text([part])}
         for part in parts
     ]
+
+
+def _kind(part: Json) -> str:
+    """Its type. Clients may send anything there, such as a list."""
+    kind = part.get("type")
+    return kind if isinstance(kind, str) else ""

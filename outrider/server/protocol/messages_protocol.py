@@ -77,8 +77,7 @@ class MessagesTurn(BaseModel):
         others = [
             each for each in self.content if each.get("type") not in ("tool_result", "tool_use")
         ]
-        content = mixed_content(others, images={"image": _image}, text=_text)
-        turn: Json = {"role": self.role, "content": content}
+        turn: Json = {"role": self.role, "content": _content(others)}
         if calls:
             turn["tool_calls"] = calls
         return [*results, *([turn] if others or calls or not results else [])]
@@ -150,6 +149,10 @@ def _text(content: str | list[Json]) -> str:
     return "\n".join(part["text"] for part in parts)
 
 
+def _content(blocks: list[Json]) -> str | list[Json]:
+    return mixed_content(blocks, images={"image": _image}, text=_text)
+
+
 def _image(block: Json) -> Json:
     source = block.get("source")
     if not isinstance(source, dict):
@@ -168,7 +171,11 @@ def _call(block: Json) -> Json:
 
 def _tool_turn(block: Json) -> Json:
     content = block.get("content")
-    if not isinstance(content, str | list | None):
-        raise RequestError("the content of a tool_result must be a text or a list of text blocks")
-    text = _text(content or "")
-    return {"role": "tool", "tool_call_id": str(block.get("tool_use_id", "")), "content": text}
+    own = content if isinstance(content, str) else _content(_blocks(content or []))
+    return {"role": "tool", "tool_call_id": str(block.get("tool_use_id", "")), "content": own}
+
+
+def _blocks(content: object) -> list[Json]:
+    if isinstance(content, list) and all(isinstance(each, dict) for each in content):
+        return content
+    raise RequestError("the content of a tool_result must be a text or a list of blocks")

@@ -39,10 +39,7 @@ class InputMessage(BaseModel):
     @property
     def turn(self) -> dict[str, Any]:
         role = "system" if self.role == "developer" else self.role
-        if isinstance(self.content, str):
-            return {"role": role, "content": self.content}
-        images = {"input_image": lambda part: image_part(part.get("image_url"))}
-        return {"role": role, "content": mixed_content(self.content, images=images, text=_text)}
+        return {"role": role, "content": _content(self.content)}
 
 
 class InputCall(BaseModel):
@@ -73,7 +70,7 @@ class InputResult(BaseModel):
 
     @property
     def turn(self) -> dict[str, Any]:
-        return {"role": "tool", "tool_call_id": self.call_id, "content": _text(self.output)}
+        return {"role": "tool", "tool_call_id": self.call_id, "content": _content(self.output)}
 
 
 class ResponseTool(FunctionTool):
@@ -192,10 +189,23 @@ def _add_call(turns: list[dict[str, Any]], item: InputCall) -> None:
     turns[-1].setdefault("tool_calls", []).append(item.call)
 
 
-def _text(content: str | list[dict[str, Any]]) -> str:
+def _content(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """Of a message or of the result of a function."""
     if isinstance(content, str):
         return content
+    return mixed_content(content, images={"input_image": _image}, text=_text)
+
+
+def _image(part: dict[str, Any]) -> dict[str, Any]:
+    if part.get("file_id"):
+        raise RequestError("images have no file_id here; send image_url with a data: URL")
+    return image_part(part.get("image_url"))
+
+
+def _text(content: list[dict[str, Any]]) -> str:
     for part in content:
         if part.get("type") not in _TEXT_PARTS or not isinstance(part.get("text"), str):
-            raise RequestError("input content may only hold parts of type input_text")
+            raise RequestError(
+                "input content may only hold parts of type input_text and input_image"
+            )
     return "\n".join(part["text"] for part in content)

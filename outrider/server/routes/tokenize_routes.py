@@ -47,7 +47,7 @@ def token_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
 
 def _tokenize(async_engine: AsyncEngine, body: TokenizeRequest, prompt: TextPrompt) -> Response:
     tokenizer = async_engine.tokenizer
-    tokens = tokenizer.encode(prompt.text, add_special=prompt.add_special)
+    tokens = list(async_engine.frontend.inputs.tokenize(prompt).token_ids)
     texts = map(tokenizer.token_text, tokens)
     answer = TokenizeAnswer(
         count=len(tokens),

@@ -193,13 +193,16 @@ def test_a_chat_template_may_be_text_or_a_list(folder: Path, listed: object) -> 
 
 
 def test_template_files_win_over_the_config(folder: Path) -> None:
+    messages = [{"role": "user", "content": ""}]
     write(folder, tokenizer_config={"chat_template": "old"})
+    (folder / "chat_template.json").write_text('{"chat_template": "of the processor"}')
+    read = load_tokenizer(folder).chat_template
+    assert read.render(messages, add_generation_prompt=True) == "of the processor"
     (folder / "chat_template.jinja").write_text("new")
     (folder / "additional_chat_templates").mkdir()
     (folder / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
     chat = load_tokenizer(folder).chat_template
     assert isinstance(chat, ChatTemplate)
-    messages = [{"role": "user", "content": ""}]
     assert chat.render(messages, add_generation_prompt=True) == "new"
     assert chat.render(messages, add_generation_prompt=True, tools=[{}]) == "tools"
 
