@@ -14,8 +14,9 @@ import torch
 
 from benchmarks.kernels.graph_clock import graph_us, random_bf16
 from outrider.ops.linear.linear_triton import LinearTile
-from outrider.ops.moe.expert_gate import NO_BIASES, SWIGLU
+from outrider.ops.moe.expert_gate import NO_BIASES
 from outrider.ops.moe.experts_triton import add_experts_, choose_expert_tile, multiply_grouped
+from outrider.ops.moe.gate_form import SWIGLU
 from outrider.ops.moe.routing_config import RoutingConfig
 from outrider.ops.moe.routing_triton import align_blocks, route_triton
 

@@ -60,15 +60,17 @@ def time_streams(pair: Pair, load: StreamLoad) -> StreamReport:
     streams = _Streams(pair.decode)
     with ThreadPoolExecutor(load.streams) as pool:
         running = [pool.submit(streams.run) for _ in range(load.streams)]
-        time.sleep(_SETTLE_S)
-        quiet_s = time.perf_counter()
-        time.sleep(_SETTLE_S)
-        busy_s = time.perf_counter()
-        first_tokens = [
-            sum(ask_first_token(pair, random_prompt(load.length))) for _ in range(load.arrivals)
-        ]
-        ended_s = time.perf_counter()
-        streams.stop.set()
+        try:
+            time.sleep(_SETTLE_S)
+            quiet_s = time.perf_counter()
+            time.sleep(_SETTLE_S)
+            busy_s = time.perf_counter()
+            first_tokens = [
+                sum(ask_first_token(pair, random_prompt(load.length))) for _ in range(load.arrivals)
+            ]
+            ended_s = time.perf_counter()
+        finally:
+            streams.stop.set()  # the pool waits for its streams, also when a prompt has failed
     for each in running:
         each.result()
     return StreamReport(

@@ -44,8 +44,10 @@ def _check_embeds(embeds: Sequence[EmbeddedSpan], facts: RunnerFacts) -> None:
 def _check_room(prompt: tuple[int, ...], limits: Limits, facts: RunnerFacts) -> None:
     capacity = facts.num_pages * facts.host.page_size
     wanted = min(len(prompt) + limits.max_tokens, facts.host.max_context)
-    if wanted + 2 * facts.reach > capacity:
+    ahead = 2 * facts.reach
+    if wanted + ahead > capacity:
         raise RequestError(
-            f"the request may grow to {wanted} tokens, but the KV cache holds {capacity}; "
-            "lower max_tokens or raise the cache's kv_tokens"
+            f"the request may grow to {wanted} tokens, for which steps need {ahead} positions "
+            f"more, but the KV cache holds {capacity}; lower max_tokens or raise the cache's "
+            "kv_tokens"
         )

@@ -13,7 +13,7 @@ from outrider.models.config_fields import (
     read_size_or,
 )
 from outrider.models.registry import ExpertFamily
-from outrider.ops.moe.expert_gate import SWIGLU, ExpertGate
+from outrider.ops.moe.gate_form import SWIGLU, ExpertGate
 from outrider.ops.moe.routing_config import ONE_GROUP, ExpertGroups, RoutingConfig
 
 

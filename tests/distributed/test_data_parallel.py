@@ -18,7 +18,9 @@ PARAMS = SamplingParams(temperature=0.8, max_tokens=10, ignore_eos=True)
 
 
 def answers(folder, **parallel):
-    llm = LLM(folder, draft="ngram", max_num_seqs=2, kv_tokens=1024, seed=3, **parallel)
+    llm = LLM(
+        folder, draft="ngram", adaptive=False, max_num_seqs=2, kv_tokens=1024, seed=3, **parallel
+    )
     prompts = [
         {"prompt_token_ids": [(7 * row + 3 * place) % 40 + 1 for place in range(4 + 5 * row)]}
         for row in range(5)

@@ -58,7 +58,15 @@ def tokens(llm):
 
 
 def make(folder, **arguments):
-    return LLM(folder, draft="ngram", device="cpu", max_num_seqs=4, kv_tokens=1024, **arguments)
+    return LLM(
+        folder,
+        draft="ngram",
+        adaptive=False,
+        device="cpu",
+        max_num_seqs=4,
+        kv_tokens=1024,
+        **arguments,
+    )
 
 
 @needs_ray

@@ -17,7 +17,13 @@ def folder(tmp_path_factory):
 
 def answers(folder, size, draft):
     llm = LLM(
-        folder, draft=draft, tensor_parallel_size=size, max_num_seqs=4, kv_tokens=1024, seed=3
+        folder,
+        draft=draft,
+        adaptive=False,
+        tensor_parallel_size=size,
+        max_num_seqs=4,
+        kv_tokens=1024,
+        seed=3,
     )
     params = SamplingParams(temperature=0.8, max_tokens=12, ignore_eos=True)
     prompts = [{"prompt_token_ids": each} for each in PROMPTS]
@@ -32,7 +38,14 @@ def test_two_ranks_give_the_tokens_of_one(folder, draft):
 
 @pytest.mark.slow
 def test_ranks_end_when_the_engine_sleeps_and_start_again(folder):
-    llm = LLM(folder, draft="ngram", tensor_parallel_size=2, max_num_seqs=4, kv_tokens=1024)
+    llm = LLM(
+        folder,
+        draft="ngram",
+        adaptive=False,
+        tensor_parallel_size=2,
+        max_num_seqs=4,
+        kv_tokens=1024,
+    )
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=12, ignore_eos=True)
     prompts = [{"prompt_token_ids": each} for each in PROMPTS]
 

@@ -36,7 +36,9 @@ def plain(model_folder):
 @pytest.fixture(scope="module")
 def tree(model_folder, draft_folder):
     sizes = {"steps": 3, "topk": 3, "nodes": 8}
-    return LLM(model_folder, draft=draft_folder, enable_prefix_caching=False, **sizes)
+    return LLM(
+        model_folder, draft=draft_folder, adaptive=False, enable_prefix_caching=False, **sizes
+    )
 
 
 def seen(outputs):
@@ -55,7 +57,7 @@ def answers(llm, prompts, params):
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("sizes", TREES, ids=str)
 def test_a_draft_model_changes_no_token(model_folder, draft_folder, plain, sampling, sizes):
-    drafted = LLM(model_folder, draft=draft_folder, **sizes)
+    drafted = LLM(model_folder, draft=draft_folder, adaptive=False, **sizes)
     params = SamplingParams(max_tokens=12, ignore_eos=True, **SAMPLINGS[sampling])
     ours = drafted.generate(PROMPTS, params, use_tqdm=False)
     assert [each[:4] for each in seen(ours)] == [
@@ -73,7 +75,7 @@ def drafted_nodes(outputs):
 @pytest.mark.parametrize("drafter", ["ngram", "eagle", "eagle3"])
 def test_no_other_drafter_does_either(model_folder, plain, tmp_path, drafter, sampling):
     name = drafter if drafter == "ngram" else a_head(tmp_path, model_folder, drafter)
-    drafted = LLM(model_folder, draft=name, steps=3, topk=2, nodes=6)
+    drafted = LLM(model_folder, draft=name, adaptive=False, steps=3, topk=2, nodes=6)
     params = SamplingParams(max_tokens=12, ignore_eos=True, **SAMPLINGS[sampling])
     ours, theirs = (
         [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params, use_tqdm=False)]
@@ -149,7 +151,7 @@ def test_an_end_of_sequence_inside_a_draft_ends_the_answer(plain, tree, seed):
 def test_the_context_may_end_anywhere_in_a_round(model_folder, draft_folder, length):
     params = SamplingParams(max_tokens=None, ignore_eos=True, temperature=0)
     llms = [
-        LLM(model_folder, draft=draft, max_model_len=16, max_num_seqs=2)
+        LLM(model_folder, draft=draft, adaptive=False, max_model_len=16, max_num_seqs=2)
         for draft in ("none", draft_folder)
     ]
     theirs, ours = (answers(llm, [list(range(5, 5 + length))], params) for llm in llms)
@@ -158,7 +160,7 @@ def test_the_context_may_end_anywhere_in_a_round(model_folder, draft_folder, len
 
 
 def test_a_drafter_that_is_the_target_is_always_right(model_folder):
-    twin = LLM(model_folder, draft=model_folder, steps=3)
+    twin = LLM(model_folder, draft=model_folder, adaptive=False, steps=3)
     for sampling in ("greedy", "sampled"):
         params = SamplingParams(max_tokens=13, ignore_eos=True, **SAMPLINGS[sampling])
         (output,) = twin.generate("the rider", params, use_tqdm=False)
@@ -219,7 +221,7 @@ def test_drafts_that_cannot_work_are_refused_at_start(model_folder, draft_folder
 
 def test_a_draft_with_another_tokenizer_is_refused(model_folder, foreign_folder):
     with pytest.raises(ConfigError, match="use two models with the same tokenizer"):
-        LLM(model_folder, draft=foreign_folder)
+        LLM(model_folder, draft=foreign_folder, adaptive=False)
 
 
 def test_a_head_for_another_model_is_refused(tmp_path, model_folder):
@@ -227,7 +229,7 @@ def test_a_head_for_another_model_is_refused(tmp_path, model_folder):
     other = parse_config(wider)
     head = write_head(tmp_path, other, algorithm="eagle3", layers=(0, 1, 2))
     with pytest.raises(ConfigError, match="use the target it was trained for"):
-        LLM(model_folder, draft=head)
+        LLM(model_folder, draft=head, adaptive=False)
 
 
 def test_other_dialects_draft_the_same(model_folder, draft_folder, plain):
@@ -242,7 +244,7 @@ def test_other_dialects_draft_the_same(model_folder, draft_folder, plain):
 
 @pytest.fixture
 def on_pair(model_folder):
-    fixed = ["--ignore-eos", "--max-tokens", "8", "--seed", "5"]
+    fixed = ["--ignore-eos", "--max-tokens", "8", "--seed", "5", "--no-adaptive"]
     return ["generate", "the rider", "--model", str(model_folder), *fixed]
 
 

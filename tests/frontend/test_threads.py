@@ -19,7 +19,7 @@ PROMPTS = ["the rider", "goes", "the road", "a"]
 
 @pytest.fixture(scope="module")
 def llm(model_folder):
-    return LLM(model_folder, draft="ngram")
+    return LLM(model_folder, draft="ngram", adaptive=False)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_a_waiting_thread_that_is_refused_leaves_the_others_alone(llm, expected)
 
 @pytest.fixture(scope="module")
 def async_llm(model_folder):
-    llm = AsyncLLM(model_folder, draft="ngram")
+    llm = AsyncLLM(model_folder, draft="ngram", adaptive=False)
     yield llm
     llm.shutdown()
 

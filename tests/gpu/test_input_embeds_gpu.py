@@ -14,6 +14,7 @@ def llm(request, smollm2_folder):
     return LLM(
         smollm2_folder,
         draft="ngram",
+        adaptive=False,
         device="cuda",
         executor=request.param,
         kv_tokens=16384,

@@ -25,7 +25,12 @@ def expected(smollm2_folder):
 @pytest.fixture(scope="module", params=["eager", "graph", "breakable"])
 def llm(request, smollm2_folder):
     return LLM(
-        smollm2_folder, draft="ngram", device="cuda", executor=request.param, kv_tokens=16384
+        smollm2_folder,
+        draft="ngram",
+        adaptive=False,
+        device="cuda",
+        executor=request.param,
+        kv_tokens=16384,
     )
 
 

@@ -41,7 +41,14 @@ def reference(smollm2_folder) -> Reference:
 
 @pytest.fixture(scope="module")
 def llm(smollm2_folder, reference) -> LLM:
-    return LLM(smollm2_folder, dtype="float32", draft="ngram", max_model_len=128, kv_tokens=512)
+    return LLM(
+        smollm2_folder,
+        dtype="float32",
+        draft="ngram",
+        adaptive=False,
+        max_model_len=128,
+        kv_tokens=512,
+    )
 
 
 @pytest.mark.slow

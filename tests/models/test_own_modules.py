@@ -47,13 +47,13 @@ def test_the_module_of_deepseek_v4_changes_no_token(tmp_path):
 def test_a_tree_over_the_module_of_deepseek_v4_is_refused(tmp_path):
     save_with_module(tmp_path)
     with pytest.raises(ConfigError, match="--topk"):
-        LLM(tmp_path, device="cpu", draft="mtp", steps=2, topk=2)
+        LLM(tmp_path, device="cpu", draft="mtp", adaptive=False, steps=2, topk=2)
 
 
 def test_a_deepseek_v4_without_a_module_is_refused(tmp_path):
     saved_v4(tmp_path)
     with pytest.raises(ConfigError, match="holds no draft module"):
-        LLM(tmp_path, device="cpu", draft="mtp")
+        LLM(tmp_path, device="cpu", draft="mtp", adaptive=False)
 
 
 def test_the_doctor_finds_the_module_of_deepseek_v4(tmp_path, capsys):

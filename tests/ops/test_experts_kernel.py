@@ -18,14 +18,15 @@ from support.expert_cases import (
 )
 from support.packed_forms import quantised_of
 
-from outrider.ops.moe.expert_gate import NO_BIASES, ExpertBiases, ExpertGate
+from outrider.ops.moe.expert_gate import NO_BIASES, ExpertBiases
 from outrider.ops.moe.expert_stack import stack_codes
 from outrider.ops.moe.experts import GroupedExperts
+from outrider.ops.moe.gate_form import ExpertGate
 from outrider.ops.moe.routing import Routing, route_reference, select_experts
 
 pytest.importorskip("triton")
 from outrider.ops.moe import routing_triton as kernels
-from outrider.ops.moe.experts_triton import add_experts_
+from outrider.ops.moe.experts_triton import add_experts_, choose_expert_tile, multiply_grouped
 
 
 @pytest.mark.fast_cases(4)
@@ -202,6 +203,22 @@ def _experts_of(form, num_experts, rows, columns):
     values = torch.cat([numbers for _, numbers in halves]).view(num_experts, rows, columns)
     parts = [weight for weight, _ in halves]
     return stack_codes(parts, (num_experts, rows, columns), torch.device("cpu")), values
+
+
+@pytest.mark.parametrize("is_quantised", [True, False])
+def test_a_product_reads_no_inputs_past_those_of_its_weight(is_quantised):
+    num_experts, rows, columns = 3, 32, 96  # no whole block of codes; three of the dense depth
+    codes, numbers = _experts_of("MXFP4 of V4", num_experts, rows, columns)
+    experts, _ = routing_of(5, num_experts, 2)
+    num_pairs = experts.numel()
+    x = torch.full((num_pairs, 160), float("nan"))[:, :columns]
+    x.copy_(logits_of(num_pairs, columns))
+    tile = choose_expert_tile(num_pairs, num_experts, x.element_size())
+    blocks = kernels.align_blocks(experts, num_experts, tile.rows)
+    weight, none = codes if is_quantised else numbers, torch.empty(0)
+    out = multiply_grouped(x, weight, blocks, tile, num_pairs=num_pairs, gate=None, bias=none)
+    right = torch.einsum("poi,pi->po", numbers[experts.flatten().long()], x)
+    torch.testing.assert_close(out, right, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("form", ["GPTQ", "int4 groups, zeros, order"])

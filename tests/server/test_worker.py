@@ -197,7 +197,7 @@ def test_a_request_that_this_worker_has_no_room_for_is_refused_and_the_others_go
     updates = server_end.receive_all()
     (refused,) = [update for update in updates if update.request_id == "large"]
     assert refused.finish == "error"
-    assert "the KV cache holds 16" in refused.reason
+    assert "for which steps need 2 positions more, but the KV cache holds 16" in refused.reason
     assert refused.failure.kind is FailureKind.REQUEST
     answer = [token for each in updates if each.request_id == "small" for token in each.tokens]
     assert answer == expected_output(small, CONTEXT)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from outrider.kv.reference_attention import ReferenceAttention
-from outrider.ops.attention.attention_rule import NO_CAP, NO_SINKS, WHOLE_TEXT, AttentionRule
+from outrider.ops.attention.attention_rule import NO_CAP, WHOLE_TEXT, AttentionRule
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionBackend, AttentionScope
@@ -37,9 +37,9 @@ class Model:
         )
 
     @property
-    def sinks(self) -> torch.Tensor:  # [heads] below and above most scores, or [0]
+    def sinks(self) -> torch.Tensor | None:  # [heads] below and above most scores
         if not self.has_sinks:
-            return NO_SINKS
+            return None
         return torch.linspace(-2.0, 5.0, self.heads, device=self.device)
 
     @property

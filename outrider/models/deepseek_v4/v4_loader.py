@@ -55,8 +55,8 @@ from outrider.ops.linear.choose_linear import (
 from outrider.ops.linear.grouped_linear import make_grouped
 from outrider.ops.linear.hyper_connections import MixWeights
 from outrider.ops.linear.linear import Linear
-from outrider.ops.moe.expert_gate import ExpertGate
 from outrider.ops.moe.experts import make_experts
+from outrider.ops.moe.gate_form import ExpertGate
 from outrider.ops.norm_rope.partial_rope import VectorNorm
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 from outrider.ops.sparse.compress import Compressor

@@ -1,7 +1,7 @@
 """The tensors of a head: canonical names for all dialects, and their shapes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -55,12 +55,14 @@ def canonical_head(name: str) -> str:
     return _OLD_STEMS.get(stem, stem) + dot + rest
 
 
-def canonical_tensors(stored: Mapping[str, Stored]) -> tuple[dict[str, Stored], tuple[str, ...]]:
+def canonical_tensors(
+    stored: Mapping[str, Stored], name_of: Callable[[str], str] = canonical_head
+) -> tuple[dict[str, Stored], tuple[str, ...]]:
     """Tensors by canonical name without redundant ones, and names that are stored twice."""
     tensors: dict[str, Stored] = {}
     twice = []
     for stored_name, tensor in stored.items():
-        name = canonical_head(stored_name)
+        name = name_of(stored_name)
         if _IGNORED.search(name):
             continue
         if name in tensors:

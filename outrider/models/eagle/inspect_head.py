@@ -112,10 +112,10 @@ def open_head(folder: Path, target: ModelConfig, target_folder: Path) -> OpenHea
     expected = expected_tensors(config, target_hidden=target.block.hidden)
     faults = tensor_faults(tensors, expected)
     problems = [
-        *(f"the head stores {name} twice, under two spellings; keep one" for name in twice),
+        *spelled_twice(twice),
         *_misfits(config, target),
         *faults.problems(),
-        *(token_map_faults(tensors, config.output) if not _is_about_maps(faults) else ()),
+        *(token_map_faults(tensors, config.output) if not is_about_maps(faults) else ()),
         *([tokenizer.reason] if tokenizer.result == "different" else []),
     ]
     report = HeadReport(
@@ -177,7 +177,14 @@ def _mis_shaped(
             yield f"{name} of type {tensors[name].dtype} instead of floating point"
 
 
-def _is_about_maps(faults: TensorFaults) -> bool:
+def spelled_twice(names: Iterable[str]) -> Iterator[str]:
+    """A problem for each canonical name that several stored tensors have."""
+    for name in names:
+        yield f"the head stores {name} twice, under two spellings; keep one"
+
+
+def is_about_maps(faults: TensorFaults) -> bool:
+    """Whether a map of tokens is missing or mis-shaped, so that its ids are not worth a look."""
     return any(fault.startswith(MAPS) for fault in (*faults.missing, *faults.mis_shaped))
 
 

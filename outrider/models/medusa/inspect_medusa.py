@@ -8,9 +8,16 @@ import torch
 
 from outrider.errors import ConfigError
 from outrider.models.config_fields import read_fields
-from outrider.models.eagle.head_tensors import TOKEN_MAP
+from outrider.models.eagle.head_tensors import TOKEN_MAP, canonical_tensors
 from outrider.models.eagle.head_weights import read_tensors
-from outrider.models.eagle.inspect_head import HeadReport, UnknownHead, tensor_faults, unknown_head
+from outrider.models.eagle.inspect_head import (
+    HeadReport,
+    UnknownHead,
+    is_about_maps,
+    spelled_twice,
+    tensor_faults,
+    unknown_head,
+)
 from outrider.models.medusa.medusa_fields import MedusaConfig, is_medusa_config, parse_medusa
 from outrider.models.medusa.medusa_tensors import (
     canonical_medusa,
@@ -47,7 +54,8 @@ def inspect_medusa(folder: Path, target: ModelConfig, target_folder: Path) -> He
 def open_medusa(folder: Path, target: ModelConfig, target_folder: Path) -> OpenMedusa:
     """The report on the heads in a folder together with their tensors."""
     try:
-        stored = cut_to_map(canonical_medusa(read_tensors(folder)))
+        found, twice = canonical_tensors(read_tensors(folder), canonical_medusa)
+        stored = cut_to_map(found)
         config = parse_medusa(read_fields(folder), stored.keys(), target)
         tokenizer = compare_tokenizers(folder, target_folder)
     except ConfigError as error:
@@ -55,7 +63,11 @@ def open_medusa(folder: Path, target: ModelConfig, target_folder: Path) -> OpenM
     tensors, num_stored = split_heads(stored, config.num_heads)
     hidden, vocab = target.block.hidden, target.vocab_size
     faults = tensor_faults(tensors, expected_medusa(config, hidden=hidden, vocab=vocab))
-    problems = [*faults.problems(), *_map_faults(tensors, vocab)]
+    problems = [
+        *spelled_twice(twice),
+        *faults.problems(),
+        *(_map_faults(tensors, vocab) if not is_about_maps(faults) else ()),
+    ]
     report = HeadReport(
         config=UnknownHead(),
         tensors=faults,

@@ -14,12 +14,8 @@ _AUTHORS_HEAD = re.compile(r"^(\d+)\.\d+\.weight$")
 _OF_HEAD = re.compile(r"^(?:blocks|lm_heads)\.(\d+)\.")
 
 
-def canonical_medusa(stored: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors by canonical name."""
-    return {_canonical(name): tensor for name, tensor in stored.items()}
-
-
-def _canonical(name: str) -> str:
+def canonical_medusa(name: str) -> str:
+    """The canonical name of a stored tensor."""
     name = _PREFIX.sub("", name)
     name = _AUTHORS_BLOCK.sub(r"blocks.\1.layers.\2.\3", name)
     name = _AUTHORS_HEAD.sub(r"lm_heads.\1.weight", name)
@@ -38,13 +34,18 @@ def split_heads(
 def cut_to_map(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The same with lm_heads of the map's tokens alone: some are stored with all tokens."""
     ids = tensors.get(TOKEN_MAP, torch.empty(0))
-    if ids.is_floating_point() or not len(ids) or int(ids.min()) < 0:
-        return dict(tensors)
+    if ids.is_floating_point() or ids.ndim != 1 or not len(ids) or int(ids.min()) < 0:
+        return dict(tensors)  # the report tells what is wrong
     most = max(int(ids.max()) + 1, len(ids) + 1)
     return {
-        name: each[ids.long()] if name.startswith("lm_heads.") and len(each) >= most else each
+        name: each[ids.long()] if _is_longer(name, each, most) else each
         for name, each in tensors.items()
     }
+
+
+def _is_longer(name: str, tensor: torch.Tensor, num: int) -> bool:
+    """Whether a tensor is an lm_head of at least so many tokens."""
+    return name.startswith("lm_heads.") and tensor.ndim == 2 and len(tensor) >= num
 
 
 def block_name(head: int, block: int) -> str:

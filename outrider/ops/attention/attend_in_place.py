@@ -80,7 +80,7 @@ def _attend(
             out.data_ptr(),
             scratch.data_ptr(),
             code_values(layer.dtype).data_ptr() if is_narrow(layer) else 0,
-            rule.sinks.data_ptr() if rule.has_sinks else 0,
+            0 if rule.sinks is None else rule.sinks.data_ptr(),
             *(field for group in groups for field in group.fields),
         ),
     )

@@ -1,12 +1,13 @@
-"""How a layer scores keys, and which keys of its text a query sees."""
+"""How a layer scores keys, and which keys of its text a query sees. No torch: configs have it."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 WHOLE_TEXT = 1 << 30  # the window of a layer without sliding window: longer than any text
 NO_CAP = 0.0
-NO_SINKS = torch.empty(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -21,8 +22,8 @@ class AttentionRule:
     window: int = WHOLE_TEXT  # the newest keys that a query sees, its own included
     soft_cap: float = NO_CAP  # scores become cap * tanh(score / cap)
     # [heads] float32: a score that every query of the head sees besides its keys, and whose value
-    # is zero. NO_SINKS: there are none.
-    sinks: torch.Tensor = NO_SINKS
+    # is zero.
+    sinks: "torch.Tensor | None" = None
 
     @property
     def has_window(self) -> bool:
@@ -30,7 +31,7 @@ class AttentionRule:
 
     @property
     def has_sinks(self) -> bool:
-        return len(self.sinks) > 0
+        return self.sinks is not None
 
     @property
     def is_plain(self) -> bool:

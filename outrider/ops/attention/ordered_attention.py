@@ -188,7 +188,7 @@ def _attend_places(
     weights = order.weigh(scores, query.shape, first)
     out = _weighted_sum(weights, values, order)
     by_place = out[:, :num].view(kv_heads, rows, places, group, -1)
-    if rule.has_sinks:
+    if rule.sinks is not None:
         best, best_weight = (
             each.amax(-1)[:, :num].view(kv_heads, rows, places, group) for each in (scores, weights)
         )

@@ -199,7 +199,7 @@ def combine(
 
 def sinks_argument(rule: AttentionRule, unused: torch.Tensor) -> torch.Tensor:
     """The sinks as kernels take them: a pointer that is not read where there are none."""
-    return rule.sinks if rule.has_sinks else unused
+    return unused if rule.sinks is None else rule.sinks
 
 
 def cut(workspace: torch.Tensor, count: int, head_dim: int) -> Partials:

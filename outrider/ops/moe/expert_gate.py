@@ -1,28 +1,11 @@
 """What an expert has besides its two projections: the activation between them, and biases."""
 
-import math
 from dataclasses import dataclass
 
 import torch
 
 from outrider.ops.linear.swiglu import swiglu
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertGate:
-    """gate * sigmoid(alpha * gate) * (up + shift), of clamped gates and ups."""
-
-    limit: float = math.inf  # gates are at most this, ups between its negative and it
-    alpha: float = 1.0
-    shift: float = 0.0
-
-    @property
-    def is_swiglu(self) -> bool:
-        """silu(gate) * up."""
-        return self.alpha == 1.0 and self.shift == 0.0
-
-
-SWIGLU = ExpertGate()
+from outrider.ops.moe.gate_form import ExpertGate
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,9 @@ from typing import Protocol
 import torch
 
 from outrider.errors import ConfigError
-from outrider.ops.moe.expert_gate import (
-    NO_BIASES,
-    SWIGLU,
-    ExpertBiases,
-    ExpertGate,
-    apply_gate,
-)
+from outrider.ops.moe.expert_gate import NO_BIASES, ExpertBiases, apply_gate
 from outrider.ops.moe.expert_stack import ExpertStack, QuantisedExperts
+from outrider.ops.moe.gate_form import SWIGLU, ExpertGate
 from outrider.ops.moe.routing import Routing
 
 # A library's product of fewer rows sums in another order (MKL on Zen 4: 1, 2 and 3 rows differ).

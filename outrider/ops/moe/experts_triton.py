@@ -6,7 +6,6 @@ experts of a token are added in the order of its routing, never by atomics.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,8 +17,9 @@ from outrider.ops.linear.code_values_triton import has_assembly
 from outrider.ops.linear.kernel_weight import BLOCK
 from outrider.ops.linear.linear_triton import LinearTile
 from outrider.ops.linear.quantised_product_triton import quantised_product, weight_arguments
-from outrider.ops.moe.expert_gate import NO_BIASES, SWIGLU, ExpertBiases, ExpertGate
+from outrider.ops.moe.expert_gate import NO_BIASES, ExpertBiases
 from outrider.ops.moe.expert_stack import ExpertStack, QuantisedExperts
+from outrider.ops.moe.gate_form import SWIGLU, ExpertGate
 from outrider.ops.moe.routing_triton import ExpertBlocks, align_blocks
 
 _BAND = tl.constexpr(8)  # blocks that read the same columns of their experts side by side
@@ -174,8 +174,6 @@ def add_experts_(
     """
     num_experts, top_k = gate_up.shape[0], experts.shape[1]
     tile = choose_expert_tile(experts.numel(), num_experts, x.element_size())
-    if isinstance(gate_up, QuantisedExperts):
-        tile = replace(tile, depth=BLOCK)
     blocks = align_blocks(experts, num_experts, tile.rows)
     num_pairs = experts.numel()
     active = multiply_grouped(
@@ -212,8 +210,9 @@ def multiply_grouped(
     bias: torch.Tensor,  # [experts, out], or [0]
 ) -> torch.Tensor:  # [num_pairs, out], or [num_pairs, out / 2] when gated
     """The row of every pair times the weight of its expert; public for benchmarks."""
-    num_blocks, depth = blocks.owners.shape[0], x.shape[1]
-    num_experts, lines, _ = weight.shape
+    num_blocks, (num_experts, lines, inputs) = blocks.owners.shape[0], weight.shape
+    # One stack may be quantised and the other not: ranks cut inside of groups, which are widened.
+    depth = BLOCK if isinstance(weight, QuantisedExperts) else tile.depth
     is_gated, form = gate is not None, gate or SWIGLU
     has_bias = bias.numel() > 0
     size = lines // (2 if is_gated else 1)
@@ -223,13 +222,13 @@ def multiply_grouped(
     kernel(
         x=x, bias=bias if has_bias else x, rows=blocks.rows, owners=blocks.owners, out=out,
         num_blocks=num_blocks, num_pairs=num_pairs, num_lines=num_experts * lines,
-        N=size, K=depth, x_stride=x.stride(0), limit=form.limit,
+        N=size, K=inputs, x_stride=x.stride(0), limit=form.limit,
         PAIRS_PER_ROW=num_pairs // x.shape[0],
-        ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
+        ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=depth,
         IS_GATED=is_gated,
         IS_LIMITED=is_gated and form.limit < math.inf,
         ALPHA=form.alpha, SHIFT=form.shift, HAS_BIAS=has_bias,
-        IS_EVEN=size % outputs == 0 and depth % tile.depth == 0,
+        IS_EVEN=size % outputs == 0 and inputs % depth == 0,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         PDL=overlap.is_on(x), COMPILED=has_assembly(x),
         num_stages=tile.stages, num_warps=tile.num_warps,

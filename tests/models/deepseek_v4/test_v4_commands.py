@@ -41,7 +41,7 @@ def test_a_head_is_said_to_read_one_stream_by_the_doctor_as_by_the_engine(spoken
     reason = f"{head}: a draft head reads one residual stream, and this target has several"
     assert f"problem: {reason}" in shown
     with pytest.raises(ConfigError, match=reason):
-        LLM(spoken, draft=str(head), device="cpu", max_model_len=64)
+        LLM(spoken, draft=str(head), adaptive=False, device="cpu", max_model_len=64)
 
 
 @pytest.mark.slow
@@ -79,4 +79,4 @@ def test_what_it_cannot_do_is_refused_by_name(spoken, tmp_path, capsys):
     assert "Qwen3ForCausalLM" in said
     assert "Qwen3NextForCausalLM" not in said  # nor does a model with states draft or take heads
     with pytest.raises(ConfigError, match=ALONE):
-        LLM(spoken, draft=str(spoken), device="cpu", max_model_len=64)
+        LLM(spoken, draft=str(spoken), adaptive=False, device="cpu", max_model_len=64)

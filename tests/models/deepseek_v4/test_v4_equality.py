@@ -23,7 +23,14 @@ def test_a_whole_model_drafts_for_one_with_blocks_of_128(tmp_path):
     said = []
     for drafter in ("none", str(tmp_path / "draft")):
         draft = DraftConfig(drafter=drafter, adaptive=False)
-        llm = LLM(tmp_path / "target", draft=draft, device="cpu", max_model_len=300, max_num_seqs=2)
+        llm = LLM(
+            tmp_path / "target",
+            draft=draft,
+            adaptive=False,
+            device="cpu",
+            max_model_len=300,
+            max_num_seqs=2,
+        )
         outputs = llm.generate(asked, greedy, use_tqdm=False)
         said.append([output.outputs[0].token_ids for output in outputs])
     assert said[0] == said[1]

@@ -244,7 +244,7 @@ def vars_of(layer, names):
 
 
 def test_a_folder_is_all_that_the_offline_api_needs(folder, theirs):
-    llm = LLM(folder, draft="ngram", device="cpu", max_num_seqs=2)
+    llm = LLM(folder, draft="ngram", adaptive=False, device="cpu", max_num_seqs=2)
     asked = {"prompt_token_ids": prompt(30)}
     said = llm.generate(asked, llm_greedy(max_tokens=6), use_tqdm=False)[0].outputs[0].token_ids
     right = list(prompt(30))

@@ -266,7 +266,7 @@ def test_modules_that_do_not_fit_are_refused_in_the_same_words_by_all(
     with pytest.raises(ConfigError, match=re.escape(fault)):
         load_v4_module(folder, target, dtype="float32")
     with pytest.raises(ConfigError, match=re.escape(fault)):
-        LLM(folder, draft="mtp", device="cpu", max_model_len=64, max_num_seqs=2)
+        LLM(folder, draft="mtp", adaptive=False, device="cpu", max_model_len=64, max_num_seqs=2)
     assert run(["doctor", "mtp", "--model", str(folder), "--no-probe"]) == 1
     shown = capsys.readouterr().out
     assert "problem: " in shown

@@ -92,6 +92,10 @@ def test_the_doctor_describes_heads_and_notes_unused_ones(target, tmp_path):
         ({}, {"hydra.weight": torch.zeros(2)}, "unexpected tensors"),
         ({}, {"token_map": torch.full((40,), 99)}, "outside the target's 67 tokens"),
         ({}, {"token_map": torch.zeros(40, dtype=torch.long)}, "names a token twice"),
+        ({}, {"token_map": torch.tensor(1)}, r"mis-shaped tensors \(1\): token_map \[\]"),
+        ({}, {"token_map": torch.zeros(0)}, "mis-shaped"),
+        ({}, {"lm_heads.1.weight": torch.tensor(1.0)}, r"lm_heads.1.weight \[\] instead"),
+        ({}, {"0.1.weight": torch.zeros(40, 32)}, "stores lm_heads.0.weight twice"),
     ],
     ids=str,
 )

@@ -99,7 +99,7 @@ def test_a_base_frequency_beside_rope_parameters_counts(changed):
 @pytest.mark.parametrize("fields", [{}, {"num_nextn_predict_layers": 1}], ids=str)
 def test_a_folder_that_lost_its_module_says_so_when_it_is_to_draft(changed, fields):
     with pytest.raises(ConfigError, match=r"no draft module.*use the model's own weights"):
-        LLM(changed(fields), draft="mtp", device="cpu", max_model_len=64)
+        LLM(changed(fields), draft="mtp", adaptive=False, device="cpu", max_model_len=64)
 
 
 def without(name):
@@ -158,7 +158,13 @@ def test_it_is_refused_as_a_draft_model(folders, tmp_path):
     saved_recurrent(folders["qwen3-next"], "qwen3-next")
     save_tiny("llama", tmp_path)
     with pytest.raises(ConfigError, match="--draft mtp or --draft ngram"):
-        LLM(tmp_path, draft=str(folders["qwen3-next"]), device="cpu", max_model_len=64)
+        LLM(
+            tmp_path,
+            draft=str(folders["qwen3-next"]),
+            adaptive=False,
+            device="cpu",
+            max_model_len=64,
+        )
 
 
 def test_it_scores_no_texts(target):

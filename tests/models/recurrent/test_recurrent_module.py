@@ -69,7 +69,7 @@ def test_drafts_are_what_the_definition_says(made):
     with torch.no_grad():
         bonus = int(theirs(torch.tensor([text])).logits[0, -1].argmax())
     draft = DraftConfig(drafter="mtp", adaptive=False, steps=3)
-    llm = LLM(folder, draft=draft, device="cpu", max_model_len=64, max_num_seqs=2)
+    llm = LLM(folder, draft=draft, adaptive=False, device="cpu", max_model_len=64, max_num_seqs=2)
     params = SamplingParams(temperature=0.0, max_tokens=5, detokenize=False, ignore_eos=True)
     (said,) = llm.generate([text], params, use_tqdm=False)
     expected, tokens = module.repeat([*text, bonus], 3), said.outputs[0].token_ids[1:]
@@ -86,7 +86,9 @@ def test_the_module_changes_no_token_of_a_whole_engine(made):
     said = []
     for drafter in ("none", "mtp"):
         draft = DraftConfig(drafter=drafter, adaptive=False)
-        llm = LLM(folder, draft=draft, device="cpu", max_model_len=64, max_num_seqs=2)
+        llm = LLM(
+            folder, draft=draft, adaptive=False, device="cpu", max_model_len=64, max_num_seqs=2
+        )
         outputs = llm.generate(prompts, params, use_tqdm=False)
         said.append([output.outputs[0].token_ids for output in outputs])
     assert said[0] == said[1]
@@ -102,7 +104,16 @@ def test_the_doctor_finds_it_and_says_how_norms_are_stored(made, capsys):
 
 def test_a_tree_over_it_is_refused_with_the_fix(made):
     with pytest.raises(ConfigError, match="--topk 1"):
-        LLM(made[0], device="cpu", draft="mtp", steps=2, topk=2, max_model_len=64, max_num_seqs=2)
+        LLM(
+            made[0],
+            device="cpu",
+            draft="mtp",
+            adaptive=False,
+            steps=2,
+            topk=2,
+            max_model_len=64,
+            max_num_seqs=2,
+        )
 
 
 def test_a_module_that_lost_a_norm_is_refused_by_name(made, tmp_path):
@@ -112,4 +123,4 @@ def test_a_module_that_lost_a_norm_is_refused_by_name(made, tmp_path):
     del stored["mtp.pre_fc_norm_hidden.weight"]
     save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ConfigError, match=r"mtp\.pre_fc_norm_hidden\.weight"):
-        LLM(tmp_path, device="cpu", draft="mtp", max_model_len=64, max_num_seqs=2)
+        LLM(tmp_path, device="cpu", draft="mtp", adaptive=False, max_model_len=64, max_num_seqs=2)

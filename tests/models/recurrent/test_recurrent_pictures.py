@@ -99,7 +99,9 @@ def test_the_module_inside_changes_no_token_of_a_whole_engine(made):
     )
     for drafter in ("none", "mtp"):
         draft = DraftConfig(drafter=drafter, adaptive=False)
-        llm = LLM(made[0], draft=draft, device="cpu", max_model_len=64, max_num_seqs=2)
+        llm = LLM(
+            made[0], draft=draft, adaptive=False, device="cpu", max_model_len=64, max_num_seqs=2
+        )
         outputs = llm.generate(prompts, params, use_tqdm=False)
         said.append([output.outputs[0].token_ids for output in outputs])
     assert said[0] == said[1]
@@ -114,12 +116,12 @@ def test_the_doctor_finds_the_module(made, capsys):
 def test_a_lost_module_is_missed_because_the_inner_fields_announce_it(folder):
     edit_tensors(folder, lambda stored: {k: v for k, v in stored.items() if "mtp." not in k})
     with pytest.raises(ConfigError, match="mtp_num_hidden_layers 1, but the weights hold no"):
-        LLM(folder, draft="mtp", device="cpu", max_model_len=64)
+        LLM(folder, draft="mtp", adaptive=False, device="cpu", max_model_len=64)
 
 
 def test_the_log_says_once_that_pictures_are_left_out(folder, caplog):
     with caplog.at_level(logging.INFO):
-        LLM(folder, draft="mtp", device="cpu", max_model_len=64, max_num_seqs=2)
+        LLM(folder, draft="mtp", adaptive=False, device="cpu", max_model_len=64, max_num_seqs=2)
     assert caplog.text.count("the vision part is not loaded: text only") == 1
 
 

@@ -47,7 +47,7 @@ def test_grammars_are_obeyed_as_by_plain_decoding(theirs, target, grammar_cache,
 
 def test_tokens_of_prompts_that_come_in_chunks_are_scored(theirs, folder):
     sizes = {"max_model_len": 96, "max_num_seqs": 2, "max_num_batched_tokens": 24}
-    llm = LLM(folder, draft="ngram", device="cpu", **sizes)
+    llm = LLM(folder, draft="ngram", adaptive=False, device="cpu", **sizes)
     params = SamplingParams(
         temperature=0.0, max_tokens=8, detokenize=False, ignore_eos=True, prompt_logprobs=1
     )
