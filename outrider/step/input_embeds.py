@@ -26,7 +26,7 @@ NO_INPUT_EMBEDS = InputEmbeds(
 )
 
 
-EncodeImage = Callable[[ImageSpan], torch.Tensor]  # [tokens, hidden] on the device
+EncodeImage = Callable[[ImageSpan], torch.Tensor]  # [tokens, hidden] on the device, or pinned
 
 
 def refuse_images(span: ImageSpan) -> torch.Tensor:
@@ -65,7 +65,8 @@ class EmbedsBuffer:
             for span in chunk.embeds:
                 self._send(span, vectors[at + span.first : at + span.stop])
             for image in chunk.images:
-                vectors[at + image.first : at + image.stop].copy_(self._encode_image(image))
+                own = vectors[at + image.first : at + image.stop]
+                own.copy_(self._encode_image(image), non_blocking=True)
             at += len(chunk.tokens)
 
     def _send(self, span: EmbeddedSpan, vectors: torch.Tensor) -> None:

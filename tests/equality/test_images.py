@@ -18,6 +18,7 @@ from outrider.frontend.images.image_limits import ImageLimits
 from outrider.frontend.prompts import parse_prompt
 from outrider.models.model_config import read_config
 from outrider.models.vision.idefics3_tower import Idefics3Tower
+from outrider.models.vision.qwen2_5_vl_tower import Qwen2_5VLTower
 from outrider.step import planner
 from outrider.step.row_table import RowTable
 from outrider.wire.image_span import ImageSpan
@@ -156,6 +157,23 @@ def test_an_image_takes_a_bound_of_memory_until_it_is_resized(llm, smolvlm):
     pixels = sum(len(each.pixels.values) for each in prepared.images)
     assert [each.image_bytes for each in costs] == [MAX_IMAGE_BYTES, 3 * pixels]
     assert costs[1].num_bytes < costs[0].num_bytes
+
+
+def test_long_images_beside_each_other_run_the_tower_once(qwen, monkeypatch):
+    """Their prompts share steps of 14 tokens, and the device keeps embeddings of as many."""
+    prompts = {str(seed): (f"{'abc'[seed]}@xy", [picture(seed, 40, 40)]) for seed in range(3)}
+    num_runs, encode = [], Qwen2_5VLTower.encode
+
+    def counted(self, pixels):
+        num_runs.append(pixels.num_tokens)
+        return encode(self, pixels)
+
+    llm = qwen.load()
+    monkeypatch.setattr(Qwen2_5VLTower, "encode", counted)
+    assert qwen.answers(llm, prompts) == {
+        name: qwen.reference(*prompt) for name, prompt in prompts.items()
+    }
+    assert num_runs == [25] * 3
 
 
 def test_a_cached_image_needs_no_vision_tower(llm, smolvlm, monkeypatch):

@@ -37,3 +37,25 @@ def test_images_give_the_tokens_of_transformers(tmp_path, placeholder, executor,
     for _ in range(4):  # shapes are captured, then replayed; prefixes are cold, then cached
         for output in llm.generate([prompt] * 2, PARAMS, use_tqdm=False):
             assert (output.prompt_token_ids, output.outputs[0].token_ids) == wanted
+
+
+def test_long_images_beside_each_other_wait_on_the_host(tmp_path):
+    """Their prompts share steps of 14 tokens, and the device keeps embeddings of as many."""
+    tiny = make_tiny_qwen_vl(tmp_path)
+    prompts = [
+        (f"{letter}<|image_pad|>xy", [picture(at, 40, 40)]) for at, letter in enumerate("abc")
+    ]
+    llm = LLM(
+        tmp_path,
+        draft="none",
+        dtype="float32",
+        device="cuda",
+        max_model_len=160,
+        max_num_seqs=4,
+        max_num_batched_tokens=14,
+        kv_tokens=2048,
+    )
+    given = [{"prompt": text, "multi_modal_data": {"image": images}} for text, images in prompts]
+    outputs = llm.generate(given, PARAMS, use_tqdm=False)
+    answers = [(each.prompt_token_ids, each.outputs[0].token_ids) for each in outputs]
+    assert answers == [tiny.reference(*prompt) for prompt in prompts]
