@@ -111,9 +111,8 @@ def expert_columns_of(total: int, rank: int, size: int, *, block: int = 0) -> in
     Blocks of codes stay whole where there are enough of them, even if some ranks get one more: a
     part of a block would be widened, and all codes of the experts with it.
     """
-    units = _UNITS
-    if block and total % block == 0 and total // block >= size:
-        units = (block,)
+    is_enough = block > 0 and total % block == 0 and total // block >= size
+    units = (block,) if is_enough else _UNITS
     return _in_units(total, rank, size, units, "blocks of channels of an expert")
 
 
