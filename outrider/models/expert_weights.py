@@ -1,6 +1,8 @@
 """Reads the experts of a layer: as quantised codes where kernels read them, else dense."""
 
+import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -10,6 +12,8 @@ from outrider.ops.linear.any_weight import AnyWeight
 from outrider.ops.linear.quantised_linear import fits_kernels
 from outrider.ops.linear.quantised_weight import QuantisedWeight
 from outrider.ops.moe.expert_stack import ExpertStack, QuantisedExperts, stack_codes
+
+_log = logging.getLogger(__name__)
 
 
 class PartReader(Protocol):
@@ -47,7 +51,18 @@ def read_experts(
         quantised = codes(names, sizes.gate_up), codes(tensors.down_names(held), sizes.down)
         if quantised[0] is not None and quantised[1] is not None:
             return quantised[0], quantised[1]
+        _tell_of_widening()
     gate_up, down = make_empty(sizes.gate_up), make_empty(sizes.down)
     tensors.read_gate_up(read, gate_up, held)
     tensors.read_down(read, down, held)
     return gate_up, down
+
+
+@cache
+def _tell_of_widening() -> None:
+    """Once: the layers of a model are alike."""
+    _log.warning(
+        "quantised experts are widened at load, and take several times the memory: a rank would "
+        "cut them inside of a group of codes, or their inputs have orders of their own; try "
+        "another --tensor-parallel-size"
+    )

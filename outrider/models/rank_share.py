@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
-from outrider.models.decoder_tensors import stacked_parts, tensor_shapes
+from outrider.models.decoder_tensors import expert_family, stacked_parts, tensor_shapes
 from outrider.models.expert_config import ExpertsConfig
 from outrider.models.model_config import AnyAttention, LatentConfig, ModelConfig
 from outrider.models.rank_cuts import RankCuts, StoredShapes
@@ -65,9 +65,10 @@ def _share(config: ModelConfig, rank: int, size: int) -> ModelConfig:
         )
     block, experts, recurrence = config.block, config.experts, config.recurrence
     if isinstance(experts, ExpertsConfig):
+        block_of_codes = expert_family(config).block
         experts = replace(
             experts,
-            intermediate=expert_columns_of(experts.intermediate, rank, size),
+            intermediate=expert_columns_of(experts.intermediate, rank, size, block=block_of_codes),
             shared=columns_of(experts.shared, rank, size),
         )
     if isinstance(recurrence, Recurrence):
@@ -104,9 +105,15 @@ def columns_of(total: int, rank: int, size: int) -> int:
     return _in_units(total, rank, size, (*_UNITS, 1), "channels of an MLP") if total else 0
 
 
-def expert_columns_of(total: int, rank: int, size: int) -> int:
-    """Channels of every expert. Their kernels read several channels at a time."""
-    return _in_units(total, rank, size, _UNITS, "blocks of channels of an expert")
+def expert_columns_of(total: int, rank: int, size: int, *, block: int = 0) -> int:
+    """Channels of every expert. Their kernels read several channels at a time.
+
+    Blocks of codes stay whole where there are enough of them, even if some ranks get one more: a
+    part of a block would be widened, and all codes of the experts with it.
+    """
+    is_enough = block > 0 and total % block == 0 and total // block >= size
+    units = (block,) if is_enough else _UNITS
+    return _in_units(total, rank, size, units, "blocks of channels of an expert")
 
 
 def _in_units(total: int, rank: int, size: int, units: tuple[int, ...], name: str) -> int:

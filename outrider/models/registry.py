@@ -45,6 +45,7 @@ class ExpertFamily:
     )  # groups, and those selected, where n_group and topk_group are absent
     shared: str = ""  # the field with the width of a gated expert of every token, if any
     has_pairs: bool = False  # stored as gpt-oss does: see `paired_experts`
+    block: int = 0  # channels that share a scale in published files: ranks do not part them
     names: ExpertNames
 
 
@@ -261,6 +262,7 @@ _GPT_OSS = Family(
         intermediate="intermediate_size",
         is_always_normed=True,
         has_pairs=True,
+        block=32,
         names=_DEEPSEEK,
     ),
 )

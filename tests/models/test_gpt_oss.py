@@ -1,6 +1,7 @@
 """gpt-oss: MXFP4 experts as published, sinks, biases and the fields of its config.json."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from support.styled_models import mismatches
 from support.thread_ranks import ThreadGroup
 
 from outrider.errors import ConfigError
-from outrider.models.model_config import parse_config
+from outrider.models.model_config import parse_config, read_config
+from outrider.models.rank_share import share_of
 from outrider.models.rope_scaling import YarnScaling
 
 
@@ -37,6 +39,16 @@ def test_mxfp4_experts_are_the_numbers_they_stand_for(written, size):
     packed = logits_of("packed")
     assert torch.equal(packed, logits_of("plain"))
     assert (packed - expected_logits(model, tokens)).abs().max() <= 2e-4
+
+
+def test_ranks_part_no_block_of_codes(written):
+    config = read_config(written[0] / "packed")
+    published = replace(config, experts=replace(config.experts, intermediate=2880))
+    group = ThreadGroup(4)
+    shares = [share_of(published, rank).experts.intermediate for rank in group.ranks]
+    assert shares == [736, 736, 704, 704]
+    shares = [share_of(config, rank).experts.intermediate for rank in group.ranks]
+    assert shares == [24] * 4  # there are three blocks
 
 
 @pytest.mark.slow

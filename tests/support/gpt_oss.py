@@ -19,7 +19,7 @@ def write_gpt_oss(folder):
     """Writes `folder/packed` and `folder/plain`; returns the model of the second."""
     torch.manual_seed(0)
     config = GptOssConfig(
-        **SIZES | {"intermediate_size": 64},
+        **SIZES | {"intermediate_size": 96},  # three blocks: ranks have different numbers of them
         head_dim=16,
         sliding_window=5,
         num_local_experts=4,
