@@ -127,7 +127,10 @@ def _end_of_string(body: bytes, position: int) -> int:
 
 
 def _too_long(limits: BodyLimits) -> ApiError:
-    return ApiError(413, f"the body exceeds {limits.body_bytes} bytes")
+    return ApiError(
+        413,
+        f"the body exceeds {limits.body_bytes} bytes; send shorter prompts, or smaller images",
+    )
 
 
 def _too_many(what: str) -> ApiError:

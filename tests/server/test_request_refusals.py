@@ -208,7 +208,8 @@ def test_a_path_that_is_not_there_is_not_found(server):
 
 
 def test_a_body_beyond_the_limit_is_too_large(server):
-    assert_is_error(post_raw(server, "/tokenize", b" " * (9 * 2**20)), 413)
+    error = assert_is_error(post_raw(server, "/tokenize", b" " * (9 * 2**20)), 413)
+    assert "smaller images" in error["message"]
 
 
 def test_a_body_nested_beyond_the_limit_is_refused(server):
