@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from outrider.errors import ConfigError
+from outrider.hub.model_folder import checked_folder
 from outrider.models.config_fields import read_fields
 from outrider.models.decoder_check import check_tensors
 from outrider.models.eagle.inspect_head import HeadReport, TensorFaults, UnknownHead, unknown_head
@@ -17,7 +18,7 @@ from outrider.models.target import TargetConfig
 def inspect_standalone(folder: Path, target: TargetConfig, target_folder: Path) -> HeadReport:
     """The report on a whole model. A bad one gives problems, not an exception."""
     try:
-        config = read_config(folder)
+        config = read_config(checked_folder(folder))
         with Checkpoint(folder, config.family.nesting) as checkpoint:
             check_tensors(checkpoint, config)
         how = _how_it_drafts(folder, config)

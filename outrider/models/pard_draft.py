@@ -31,7 +31,8 @@ def read_pard_token(fields: dict[str, Any], vocab: int) -> int:
             f"config.json sets {_KIND} to {fields[_KIND]}, which is not supported; use a model "
             "with pard"
         )
-    return read_mask_token({_TOKEN: fields.get(_TOKEN, -1)}, vocab)
+    token = fields.get(_TOKEN)
+    return read_mask_token({_TOKEN: -1 if token is None else token}, vocab)
 
 
 class PardDraft(BlockModel):

@@ -7,6 +7,7 @@ import torch
 from outrider.config.engine_config import Arithmetic
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
+from outrider.hub.model_folder import checked_folder
 from outrider.kv.kv_pool import KVPool
 from outrider.models.config_fields import read_fields
 from outrider.models.decoder import Decoder
@@ -74,7 +75,7 @@ def load_standalone(
     ranks: RankGroup = ONE_RANK,
 ) -> StandaloneDraft | PardDraft:
     """The model in a folder as a drafter for the target. Their tokenizers must be the same."""
-    check_same_tokenizer(folder, target_folder)
+    check_same_tokenizer(checked_folder(folder), target_folder)
     config = read_config(folder)
     if config.recurrence.layers:
         raise ConfigError(

@@ -36,6 +36,7 @@ def test_a_model_with_a_token_for_masks_drafts_blocks(target, tmp_path):
         ({"spd_type": "pard2"}, "spd_type to pard2"),
         ({"pard_token": 4000}, "pard_token to 4000"),
         ({"pard_token": -1}, "pard_token to -1"),
+        ({"pard_token": None}, "pard_token to -1"),  # spd_type says that there is one
     ],
     ids=str,
 )

@@ -9,6 +9,7 @@ from support.tiny import VOCAB, save_tiny
 from outrider.errors import ConfigError
 from outrider.models.decoder_loader import load_decoder
 from outrider.models.draft_model import AuxLayers
+from outrider.models.inspect_standalone import inspect_standalone
 from outrider.models.same_vocabulary import check_same_tokenizer, compare_tokenizers
 from outrider.models.standalone_draft import StandaloneDraft, load_standalone
 
@@ -43,6 +44,17 @@ def test_a_whole_model_accepts_every_token_of_a_larger_vocabulary(target):
     assert wider.embedding.shape[0] == VOCAB + 3
     assert torch.equal(wider.embedding[:VOCAB], target.decoder.embedding)
     assert target.decoder.with_vocabulary(VOCAB).embedding is target.decoder.embedding
+
+
+def test_a_whole_model_needs_safetensors_though_heads_do_not(target, tmp_path):
+    save_tiny("llama", tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    lacks = "lacks model.safetensors; pass a complete Hugging Face folder with safetensors weights"
+    places = {"target": target.decoder, "target_folder": target.folder}
+    with pytest.raises(ConfigError, match=lacks):
+        load_standalone(tmp_path, **places, dtype="float32", device=CPU)
+    report = inspect_standalone(tmp_path, target.config, target.folder)
+    assert lacks in report.problems[0]
 
 
 def test_a_whole_model_with_the_same_tokenizer_loads(target, tmp_path):
