@@ -42,10 +42,10 @@ def doctor(
     from rich.console import Console
 
     from outrider.hub.download_bars import BarReporter
-    from outrider.hub.resolve_model import resolve_model
+    from outrider.hub.resolve_model import resolve_drafter, resolve_model
 
     console = Console(width=WIDTH, highlight=False)
-    drafter = MTP if head == MTP else str(_head_folder(head))
+    drafter = MTP if head == MTP else str(resolve_drafter(head, BarReporter()))
     target = resolve_model(model, BarReporter())
     import_torch()
     # These import torch, so wrong names fail first.
@@ -64,15 +64,6 @@ def doctor(
         own = modules.num if modules.num > 1 else STEPS
         steps = own if drafter == MTP else fitting_steps(Path(drafter), STEPS)
         _print_probe(console, probe(model, drafter, steps=steps, dtype=dtype, device=device))
-
-
-def _head_folder(name: str) -> Path:
-    """The folder of a head. A local one is not checked here: the report shows what is wrong."""
-    from outrider.hub.download_bars import BarReporter
-    from outrider.hub.resolve_model import resolve_model
-
-    path = Path(name).expanduser()
-    return path if (path / "config.json").is_file() else resolve_model(name, BarReporter())
 
 
 def _print_report(console: "Console", report: "HeadReport | ModuleReport", *, fits: str) -> None:

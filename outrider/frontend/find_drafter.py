@@ -15,7 +15,7 @@ from outrider.config.draft_config import (
 )
 from outrider.errors import ConfigError
 from outrider.hub.download_progress import Reporter
-from outrider.hub.resolve_model import resolve_model
+from outrider.hub.resolve_model import resolve_drafter
 from outrider.hub.shipped_heads import shipped_head
 
 
@@ -75,11 +75,8 @@ def _own_drafter(config: DraftConfig, model: str) -> DraftConfig:
 
 
 def _find_folder(name: str, reporter: Reporter) -> Path:
-    path = Path(name).expanduser()
-    if (path / "config.json").is_file():
-        return path  # as it is: heads come in more formats than models do
     try:
-        return resolve_model(name, reporter)
+        return resolve_drafter(name, reporter)
     except ConfigError as error:
         raise ConfigError(
             f"--draft is neither auto, none, ngram, suffix nor mtp, and {error}"

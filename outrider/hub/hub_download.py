@@ -4,7 +4,7 @@ The hub library draws progress bars and resumes downloads by itself.
 """
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +29,11 @@ class NotCached:
     """The hub's cache does not hold all files of the model."""
 
 
-def cached(hub_id: str, revision: str = "") -> Path | NotCached:
-    """The model's folder in the hub's cache. Does not use the network."""
+def cached(hub_id: str, revision: str = "", others: Sequence[str] = ()) -> Path | NotCached:
+    """The model's folder in the hub's cache. Does not use the network.
+
+    Weights may match `others`, as in `missing_files`.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -39,7 +42,7 @@ def cached(hub_id: str, revision: str = "") -> Path | NotCached:
             hub_id,
             revision=revision or None,
             local_files_only=True,
-            allow_patterns=_WANTED,
+            allow_patterns=[*_WANTED, *others],
             ignore_patterns=_UNWANTED,
         )
     except LocalEntryNotFoundError:
@@ -49,27 +52,26 @@ def cached(hub_id: str, revision: str = "") -> Path | NotCached:
             f"{hub_id!r} cannot be a hub id; use owner/name as the hub spells it"
         ) from error
     # An interrupted download leaves an incomplete folder.
-    return NotCached() if missing_files(Path(folder)) else Path(folder)
+    return NotCached() if missing_files(Path(folder), others) else Path(folder)
 
 
-def download_model(hub_id: str, revision: str = "") -> Path | Unreachable:
-    """The model's folder, after missing files were downloaded."""
-    from huggingface_hub import HfApi, snapshot_download
+def download_model(
+    hub_id: str, revision: str = "", others: Sequence[str] = ()
+) -> Path | Unreachable:
+    """The model's folder, after missing files were downloaded. `others` as for `cached`."""
+    from huggingface_hub import HfApi
     from huggingface_hub.errors import (
         GatedRepoError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
 
-    wanted = revision or None
     try:
         # snapshot_download may wait for ever, so the hub is asked first.
-        HfApi().model_info(hub_id, revision=wanted, timeout=_REACH_TIMEOUT_S)
-        folder = Path(
-            snapshot_download(
-                hub_id, revision=wanted, allow_patterns=_WANTED, ignore_patterns=_UNWANTED
-            )
-        )
+        HfApi().model_info(hub_id, revision=revision or None, timeout=_REACH_TIMEOUT_S)
+        folder = _fetch(hub_id, revision, _WANTED)
+        if others and missing_files(folder):  # only then: many models have both kinds
+            folder = _fetch(hub_id, revision, [*_WANTED, *others])
     except RevisionNotFoundError as error:
         raise ConfigError(
             f"{hub_id} has no revision {revision}; use a branch, a tag or a commit of the hub"
@@ -92,12 +94,22 @@ def download_model(hub_id: str, revision: str = "") -> Path | Unreachable:
                 "make room or give access there, or set HF_HOME to another folder"
             ) from error
         return Unreachable(str(error).partition("\n")[0] or type(error).__name__)
-    if missing := missing_files(folder):
+    if missing := missing_files(folder, others):
         raise ConfigError(
             f"{hub_id} on the hub has no {missing[0]}; use a model with safetensors weights, "
             "or download one of its GGUF files and pass the path"
         )
     return folder
+
+
+def _fetch(hub_id: str, revision: str, wanted: list[str]) -> Path:
+    """The folder with the files of these patterns."""
+    from huggingface_hub import snapshot_download
+
+    found = snapshot_download(
+        hub_id, revision=revision or None, allow_patterns=wanted, ignore_patterns=_UNWANTED
+    )
+    return Path(found)
 
 
 def cached_models() -> Iterator[tuple[str, Path]]:

