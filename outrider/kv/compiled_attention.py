@@ -42,6 +42,17 @@ class CompiledAttention(ReferenceAttention):
                 return attend_in_place(query, groups, layer=layer, rule=rule)
         return attend_in_place(query, groups, layer=layer, rule=rule)
 
+    def run_latent(
+        self,
+        query: torch.Tensor,  # [num_query, heads, width]
+        layer: torch.Tensor,  # [pages, page_size, 1, width]
+        plan: AttentionPlan,
+        scale: float,
+        latent: int,
+    ) -> torch.Tensor:  # [num_query, heads, latent]
+        assert self._has_latents, "without its users' latents the order of keys was not planned"
+        return super().run_latent(query, layer, plan, scale, latent)
+
 
 def query_groups(plan: AttentionPlan) -> tuple[QueryGroup, ...]:
     """The query tokens of decode rows, and those of chunks, if there are any."""

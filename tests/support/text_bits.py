@@ -7,8 +7,10 @@ from pathlib import Path
 import torch
 
 from outrider.kv.choose_attention import choose_attention
+from outrider.kv.head_shape import HeadShape
 from outrider.kv.kv_pool import PageFamily
 from outrider.models.cache_layout import CacheRoom
+from outrider.models.model_config import LatentConfig
 from outrider.models.target import load_target
 from outrider.ops.tree.draft_tree import DraftTree
 from outrider.step.fill_plan import fill, resolve_lengths
@@ -27,7 +29,13 @@ class TextBits:
         reach = len(text) + NODES
         decoder = load_target(folder, dtype=dtype, device=CPU)
         layout = decoder.layout(page_size=PAGE_SIZE, nodes=NODES)
-        backend = choose_attention("auto", CPU, page_size=PAGE_SIZE, dtype=decoder.dtype, users=())
+        users = [
+            HeadShape(heads=each.heads, head_dim=1, is_latent=isinstance(each, LatentConfig))
+            for each in layout.heads
+        ]
+        backend = choose_attention(
+            "auto", CPU, page_size=PAGE_SIZE, dtype=decoder.dtype, users=users
+        )
         pages = PageFamily(num_pages=1, device=CPU)
         cache = layout.open(CacheRoom(pages=pages, table_rows=6, backend=backend))
         planner, table, num = planner_of(
