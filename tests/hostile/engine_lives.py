@@ -96,7 +96,7 @@ def _break_some_steps(rng: Random, engine: Engine) -> None:
 
 
 def _draw_draft(rng: Random, models: LifeModels, drafter: str) -> DraftKind:
-    steps = rng.randint(1, 5)
+    steps = rng.randint(1, 4)  # as deep as the blocks of all heads
     topk = 1 if models.has_row_state or rng.random() < 0.4 else rng.randint(2, 5)
     nodes = steps + 1 if topk == 1 else rng.randint(2, min(1 + steps * topk, 24))
     if drafter == "modules":

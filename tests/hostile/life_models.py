@@ -21,6 +21,7 @@ from outrider.wire.draft_budget import Budget
 
 PAGED = (
     *tiny.FAMILIES,
+    *tiny.STYLED_FAMILIES,
     *tiny.SPARSE_FAMILIES,
     *tiny.GLM_FAMILIES,
     *tiny.LATENT_FAMILIES,
@@ -57,7 +58,7 @@ def life_models(family: str) -> LifeModels:
 def _paged(root: Path, family: str) -> LifeModels:
     models = make_models(root, "cpu", family)
     drafts: dict[str, MakeDraft] = {"none": _none, "ngram": _ngram}
-    for name in ("twin", "relative", "stranger", "eagle", "eagle3", "mtp", "modules"):
+    for name in ("twin", "relative", "stranger", "modules", *models.heads):
         drafts[name] = partial(models.draft, name)
     return LifeModels(models.theirs, models.target, drafts, has_row_state=False)
 
