@@ -50,7 +50,8 @@ class ChatTemplate:
         environment = _environment(now)
         self._templates = {name: _compile(environment, text) for name, text in sources.items()}
         self._null_contents: dict[str, str | None] = {}  # by template; found at its first null
-        self._reads_parts: dict[str, bool] = {}  # by template; found at its first message
+        # By template; found at its first message. One that never asks for a type reads no parts.
+        self._reads_parts = {name: False for name, text in sources.items() if "type" not in text}
 
     def render(
         self,
