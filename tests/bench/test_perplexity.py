@@ -40,6 +40,7 @@ def test_perplexity_is_that_of_an_independent_forward_pass(tiny_folder):
     assert noted == ["perplexity float32"] * 2
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes_the_change_against_the_first(
     tiny_folder, text_file, tmp_path, capsys
 ):

@@ -52,6 +52,7 @@ def measured(tmp_path, *flags):
     return json.loads(target.read_text()), done.output
 
 
+@pytest.mark.slow
 def test_decode_times_every_case_beside_its_floor(tmp_path):
     found, shown = measured(tmp_path, "decode", *TINY, *SHORT, "--context", "64")
     (series,) = found["series"]

@@ -242,7 +242,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_widened_head_proposes_what_the_small_one_proposes(name, small, tmp_path):
     narrow = load_decoder(small, dtype="float32", device=CPU)

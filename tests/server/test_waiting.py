@@ -8,6 +8,8 @@ import openai
 import pytest
 from support.served import wait_for
 
+pytestmark = pytest.mark.slow  # a server of its own
+
 LONG = {"prompt": "the", "max_tokens": 3000, "ignore_eos": True, "model": "tiny"}
 SHORT = {"prompt": "the", "max_tokens": 4, "seed": 1, "model": "tiny"}
 

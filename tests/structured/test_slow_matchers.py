@@ -99,6 +99,7 @@ def test_several_such_requests_end_in_one_step(models, grammar_cache):
     assert outputs["same grammar"].tokens == expected["same grammar"]
 
 
+@pytest.mark.slow
 def test_a_grammar_that_is_a_little_slow_in_every_step_ends_its_request(models, grammar_cache):
     """Each step is within its limit, but the steps together are not."""
     crawl = submission("crawl", HIDDEN, b"abc", b"12", b"x", b"m", max_tokens=120)

@@ -1,6 +1,7 @@
 """Chat templates: messages to prompt text. Templates are code of the model and run in a sandbox."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
@@ -23,6 +24,7 @@ TOOL_USE = "tool_use"  # name of the template for requests with tools, if a mode
 
 Message = Mapping[str, object]
 
+_PART = re.compile("type|text")  # fields of a part
 # Variables of a template that is rendered to find out what it can write.
 _PROBED = {"tools": None, "documents": None, "add_generation_prompt": True}
 
@@ -50,8 +52,10 @@ class ChatTemplate:
         environment = _environment(now)
         self._templates = {name: _compile(environment, text) for name, text in sources.items()}
         self._null_contents: dict[str, str | None] = {}  # by template; found at its first null
-        # By template; found at its first message. One that never asks for a type reads no parts.
-        self._reads_parts = {name: False for name, text in sources.items() if "type" not in text}
+        # By template; found at its first message. One that names no field of a part reads no parts.
+        self._reads_parts = {
+            name: False for name, text in sources.items() if not _PART.search(text)
+        }
 
     def render(
         self,
