@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 
 import pytest
 from support.processes import descendants_of, wait_for_end
@@ -68,10 +69,11 @@ def test_two_killed_workers_under_120_requests_lose_none(start_server):
     killing = threading.Thread(target=lambda: [kill_worker() for _ in range(2)])
     killing.start()
     answers = ask_all(running, bodies)
-    killing.join()
+    while killing.is_alive():  # a late first kill leaves the second nothing to interrupt
+        answers += ask_all(running, bodies)
     assert 'outrider:worker_restarts_total{model_name="tiny"} 2.0' in running.get("/metrics").text
     # An answer that was alone in the second lost step may end; it had begun.
-    wrong = [each for each, right in zip(answers, expected, strict=True) if each != right]
+    wrong = [each for each, right in zip(answers, cycle(expected), strict=False) if each != right]
     assert len(wrong) <= 1, wrong
     assert all("2 lost steps, the last alone" in message for _, message in wrong)
     assert not running.wait_until_idle()["has_leak"]
