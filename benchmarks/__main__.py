@@ -5,8 +5,10 @@ import sys
 import typer
 
 from benchmarks.commands import (
+    blocks_command,
     churn_command,
     host_command,
+    mixed_command,
     ranks_command,
     roles_command,
     step_commands,
@@ -23,7 +25,9 @@ app = typer.Typer(
 )
 app.command("decode")(step_commands.decode)
 app.command("iteration")(step_commands.iteration)
+app.command("blocks")(blocks_command.blocks)
 app.command("prefill")(step_commands.prefill)
+app.command("mixed")(mixed_command.mixed)
 app.command("churn")(churn_command.churn)
 app.command("host")(host_command.host)
 app.command("ranks")(ranks_command.ranks)

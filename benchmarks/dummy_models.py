@@ -5,9 +5,14 @@ They take the time and the memory of a trained model; their text means nothing.
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
+from benchmarks.kernels.quantised_weights import random_codes
+from benchmarks.steps.block_args import MARKOV_RANK, BlockShape
+from benchmarks.steps.quantised_bodies import kind_of
+from benchmarks.steps.step_args import BodyQuantization
 from outrider.config.engine_config import Arithmetic
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import build_decoder
@@ -17,7 +22,11 @@ from outrider.models.deepseek_v4.v4_decoder import V4Decoder
 from outrider.models.deepseek_v4.v4_loader import build_v4
 from outrider.models.deepseek_v4.v4_module import V4Module, build_v4_module
 from outrider.models.deepseek_v4.v4_tensors import TABLE, v4_module_shapes, v4_tensor_shapes
+from outrider.models.dflash.dflash_head import DFlashHead
+from outrider.models.dflash.dflash_loader import build_dflash
+from outrider.models.dflash.dflash_tensors import CONFIDENCE
 from outrider.models.draft_model import AnyDraftModel
+from outrider.models.eagle.head_builder import HeadBuilder
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_dialects import parse_head
 from outrider.models.eagle.head_loader import build_head
@@ -44,9 +53,11 @@ def dummy_decoder(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
+    quantization: BodyQuantization = "none",
 ) -> Decoder:
     """A decoder of this shape; equal on every call."""
-    source = _RandomTensors(tensor_shapes(config), computed_dtype(dtype, device), device)
+    shapes, wide = tensor_shapes(config), computed_dtype(dtype, device)
+    source = _RandomTensors(shapes, wide, device, quantization)
     return build_decoder(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
 
 
@@ -56,10 +67,11 @@ def dummy_v4(
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
+    quantization: BodyQuantization = "none",
 ) -> V4Decoder:
     """A DeepSeek-V4 of this shape; equal on every call. Its tables spread tokens over experts."""
     shapes = v4_tensor_shapes(config)
-    random = _RandomTensors(shapes, computed_dtype(dtype, device), device)
+    random = _RandomTensors(shapes, computed_dtype(dtype, device), device, quantization)
     source = _WithTables(random, shapes, num_experts=config.feed.num)
     return build_v4(config, source, dtype=dtype, device=device, arithmetic=arithmetic)
 
@@ -88,6 +100,42 @@ def dummy_head(
     return build_head(config, tensors, target, dtype=dtype, device=device, arithmetic=arithmetic)
 
 
+def dummy_block_head(
+    target: Decoder, shape: BlockShape, *, dtype: WeightType, arithmetic: Arithmetic = "fast"
+) -> DFlashHead:
+    """A head with layers like the target's that drafts blocks of this shape."""
+    config, device = dummy_block_config(target.config, shape), target.embedding.device
+    shapes = expected_tensors(config, target_hidden=config.aux.target_hidden).needed
+    source = _RandomTensors(shapes, computed_dtype(dtype, device), device)
+    tensors = {name: source.read(name) for name in shapes}
+    builder = HeadBuilder(
+        config, tensors, target, dtype=dtype, device=device, arithmetic=arithmetic
+    )
+    assert config.blocks is not None, "see dummy_block_config"
+    return build_dflash(config, config.blocks, builder, tensors)
+
+
+def dummy_block_config(target: ModelConfig, shape: BlockShape) -> HeadConfig:
+    """The config of such a head: five aux states, a mask token, full attention."""
+    is_next, layers = shape.kind == "dspark", target.num_layers
+    own = {
+        "block_size": shape.slots,
+        "mask_token_id": 0,
+        "target_layer_ids": sorted({layer * (layers - 2) // 4 for layer in range(5)}),
+        "markov_rank": MARKOV_RANK if is_next else 0,
+        "sample_from_anchor": is_next,
+        "confidence_head_with_markov": is_next,
+    }
+    fields = {
+        **_layer_fields(target),
+        "architectures": ["Qwen3DSparkModel" if is_next else "DFlashDraftModel"],
+        "num_hidden_layers": shape.layers,
+        **(own if is_next else {"dflash_config": own}),
+    }
+    confidence = (f"{CONFIDENCE}.weight", f"{CONFIDENCE}.bias") if is_next else ()
+    return parse_head(fields, ("layers.0.self_attn.q_norm.weight", *confidence), target)
+
+
 def dummy_modules(
     target: Decoder, *, num: int, dtype: WeightType, arithmetic: Arithmetic = "fast"
 ) -> ModuleChain:
@@ -102,10 +150,19 @@ def dummy_modules(
 
 def dummy_head_config(target: ModelConfig, *, draft_vocab: int) -> HeadConfig:
     """The config of such a head, with the usual aux layers."""
-    attention, block = _head_attention(target), target.block
     fields = {
+        **_layer_fields(target),
         "architectures": ["LlamaForCausalLMEagle3"],
         "num_hidden_layers": 1,
+        "draft_vocab_size": draft_vocab,
+    }
+    return parse_head(fields, (), target)
+
+
+def _layer_fields(target: ModelConfig) -> dict[str, Any]:
+    """The sizes of a layer like the target's."""
+    attention, block = _head_attention(target), target.block
+    return {
         "hidden_size": block.hidden,
         "intermediate_size": block.intermediate,
         "num_attention_heads": attention.heads,
@@ -113,9 +170,7 @@ def dummy_head_config(target: ModelConfig, *, draft_vocab: int) -> HeadConfig:
         "head_dim": attention.head_dim,
         "rms_norm_eps": block.norm_eps,
         "rope_theta": target.rope.theta,
-        "draft_vocab_size": draft_vocab,
     }
-    return parse_head(fields, (), target)
 
 
 def _head_attention(target: ModelConfig) -> AttentionConfig:
@@ -137,9 +192,14 @@ class _RandomTensors:
     """Draws tensors in the order in which they are read."""
 
     def __init__(
-        self, shapes: Mapping[str, Shape], dtype: torch.dtype, device: torch.device
+        self,
+        shapes: Mapping[str, Shape],
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: BodyQuantization = "none",
     ) -> None:
         self._shapes = shapes
+        self._quantization = quantization
         self._dtype = dtype
         self._device = device
         self._generator = torch.Generator(device).manual_seed(_SEED)
@@ -149,7 +209,11 @@ class _RandomTensors:
         return cut.of(self._draw(name))
 
     def read_weight(self, name: str, cut: Cut = WHOLE) -> AnyWeight:
-        return self.read(name, cut)
+        kind = kind_of(name, self._quantization)
+        if kind is None:
+            return self.read(name, cut)
+        assert cut == WHOLE, "benchmarks of quantised bodies have one rank"
+        return random_codes(kind, *self._shapes[name], device=self._device)
 
     def _draw(self, name: str) -> torch.Tensor:
         tensor = torch.empty(self._shapes[name], dtype=self._dtype, device=self._device)
@@ -177,7 +241,7 @@ class _WithTables:
         return cut.of(table)
 
     def read_weight(self, name: str, cut: Cut = WHOLE) -> AnyWeight:
-        return self.read(name, cut)
+        return self._source.read_weight(name, cut)
 
 
 def _spread(draft_vocab: int, vocab: int) -> torch.Tensor:  # [draft_vocab] what to add to each id

@@ -34,6 +34,11 @@ from outrider.hub.resolve_model import resolve_model
 
 __all__ = ["pytest_collection_modifyitems", "pytest_runtest_setup", "smollm2_folder"]
 
+if not torch.cuda.is_available():
+    from support.interpreted_dot import install_ordered_dot
+
+    install_ordered_dot()
+
 # Modules and collected tests live to the end, so the garbage collector need not visit them.
 gc.disable()
 

@@ -13,6 +13,7 @@ from benchmarks.commands.step_commands import (
     ExecutorFlag,
     LayersFlag,
     PlaceFlags,
+    QuantizationFlag,
 )
 from outrider.cli.bench_flags import JsonFlag, check_json
 from outrider.frontend.interrupts import import_torch
@@ -22,7 +23,10 @@ def churn(
     body: BodyFlag = "llama-8b",
     layers: LayersFlag = 0,
     rows: Annotated[str, typer.Option(help="Requests at a time, a comma list.")] = "8,32,64",
-    requests: Annotated[int, typer.Option(help="Requests of each load.", min=1)] = 256,
+    requests: Annotated[int, typer.Option(help="Requests of a load.", min=1)] = 256,
+    requests_per_row: Annotated[
+        int, typer.Option(help="Requests of a load for each row, at most.", min=2)
+    ] = 32,
     prompt: Annotated[int, typer.Option(help="Mean tokens of a prompt.", min=1)] = 86,
     answer: Annotated[int, typer.Option(help="Tokens of every answer.", min=1)] = 128,
     ways: Annotated[
@@ -33,6 +37,7 @@ def churn(
         float, typer.Option(help="Tokens a drafted round is made to emit, on average.")
     ] = 2.9,
     dtype: DtypeFlag = "bfloat16",
+    quantization: QuantizationFlag = "none",
     device: DeviceFlag = "auto",
     executor: ExecutorFlag = "auto",
     deterministic: DeterministicFlag = True,
@@ -47,14 +52,26 @@ def churn(
     from outrider.bench.churn.churn_work import ChurnWork, parse_ways
     from outrider.bench.offline.offline_args import parse_rows
 
-    work = ChurnWork(rows=parse_rows(rows), requests=requests, answer=answer, ways=parse_ways(ways))
+    work = ChurnWork(
+        rows=parse_rows(rows),
+        requests=requests,
+        per_row=requests_per_row,
+        answer=answer,
+        ways=parse_ways(ways),
+    )
     load = RandomChurn(
         work=work,
         prompt=prompt,
         draft_steps=draft_steps,
         emitted=simulate_acceptance,
     )
-    flags = PlaceFlags(dtype=dtype, device=device, executor=executor, deterministic=deterministic)
+    flags = PlaceFlags(
+        dtype=dtype,
+        quantization=quantization,
+        device=device,
+        executor=executor,
+        deterministic=deterministic,
+    )
     place = replace(flags.place(), captures_at_start=not lazy)
     chosen = find_body(body, layers=layers)
     check_json(json_file)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BodyFlag = Annotated[
     str,
     typer.Option(
-        help="Shape of random weights: llama-8b (default), mimo-7b, smollm2-135m, "
+        help="Shape of random weights: llama-8b (default), mistral-7b, mimo-7b, smollm2-135m, "
         "deepseek-v2-lite, deepseek-v3, deepseek-v4 (also -window, -sparse, -heavy, -tiny), "
         "qwen3-next, tiny, tiny-latent, tiny-recurrent."
     ),
@@ -36,6 +36,12 @@ PromptFlag = Annotated[int, typer.Option(help="Tokens of every prompt.")]
 ContextFlag = Annotated[int, typer.Option(help="Also with rows that end this long; 0: do not.")]
 StepsFlag = Annotated[int, typer.Option("--tokens", help="Steps that are timed in each case.")]
 DtypeFlag = Annotated[str, typer.Option(help="Type of the weights.")]
+QuantizationFlag = Annotated[
+    str,
+    typer.Option(
+        help="Projections of random weights: none, fp8, int4, mxfp4 (of experts; else fp8)."
+    ),
+]
 DeviceFlag = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 ExecutorFlag = Annotated[str, typer.Option(help="How steps are run; auto: the engine's choice.")]
 DeterministicFlag = Annotated[
@@ -52,6 +58,7 @@ class PlaceFlags:
     """Where and how the engine decodes."""
 
     dtype: DtypeFlag = "bfloat16"
+    quantization: QuantizationFlag = "none"
     device: DeviceFlag = "auto"
     executor: ExecutorFlag = "auto"
     deterministic: DeterministicFlag = True
@@ -63,7 +70,12 @@ class PlaceFlags:
     ] = False
 
     def place(self) -> "Place":
-        from benchmarks.steps.step_args import Place, parse_dtype, parse_executor
+        from benchmarks.steps.step_args import (
+            Place,
+            parse_dtype,
+            parse_executor,
+            parse_quantization,
+        )
 
         return Place(
             device=self.device,
@@ -72,6 +84,7 @@ class PlaceFlags:
             is_deterministic=self.deterministic,
             step_tokens=self.step_tokens,
             reads_prompts=not self.pretend_prompts,
+            quantization=parse_quantization(self.quantization),
         )
 
 

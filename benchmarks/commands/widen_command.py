@@ -111,6 +111,7 @@ def find_model(model: str, draft: str) -> "SmallModel":
     if draft == NGRAM:
         raise ConfigError("--draft ngram has no weights to widen; use auto, none or a head")
     folder = open_model(model)
-    found = find_drafter(DraftConfig(drafter=draft), model=model, reporter=BarReporter())
+    config = DraftConfig(drafter=draft)
+    found = find_drafter(config, model=model, folder=folder, reporter=BarReporter())
     heads = () if found.drafter == NONE else (Path(found.drafter),)
     return SmallModel(name=Path(model).name, folder=folder, heads=heads)

@@ -2,6 +2,7 @@
 
 The floor reads every selected expert once, or multiplies at the matrix rate, whichever takes
 longer. Run on a GPU: python -m benchmarks.kernels.time_experts [--sweep]
+Published precisions of DeepSeek-V4: python -m benchmarks.kernels.time_experts --quantised
 """
 
 import itertools
@@ -13,22 +14,31 @@ from functools import partial
 import torch
 
 from benchmarks.kernels.graph_clock import graph_us, random_bf16
+from benchmarks.kernels.quantised_weights import random_codes
 from outrider.ops.linear.linear_triton import LinearTile
+from outrider.ops.linear.quantised_weight import CodeKind
 from outrider.ops.moe.expert_gate import NO_BIASES
+from outrider.ops.moe.expert_stack import ExpertStack, QuantisedExperts, stack_codes
 from outrider.ops.moe.experts_triton import add_experts_, choose_expert_tile, multiply_grouped
 from outrider.ops.moe.gate_form import SWIGLU
 from outrider.ops.moe.routing_config import RoutingConfig
 from outrider.ops.moe.routing_triton import align_blocks, route_triton
 
 Shape = tuple[int, int, int, int]  # experts, top_k, hidden, intermediate
-Weights = tuple[torch.Tensor, torch.Tensor]  # gate and up, down: [experts, out, in]
+Weights = tuple[ExpertStack, ExpertStack]  # gate and up, down: [experts, out, in]
 
 SHAPES: dict[str, Shape] = {
     "Mixtral-8x7B": (8, 2, 4096, 14336),
     "Qwen3-30B-A3B": (128, 8, 2048, 768),
     "DeepSeek-V3": (256, 8, 7168, 2048),
 }
+QUANTISED: dict[str, Shape] = {
+    "DeepSeek-V4": (256, 6, 4096, 2048),
+    "gpt-oss-120b": (128, 4, 2880, 2880),
+}
+KINDS: tuple[CodeKind, ...] = ("e4m3", "e2m1")
 TOKENS = (1, 4, 16, 32, 64, 128, 512, 2048)
+FEW_TOKENS = (1, 8, 32, 64, 128)
 BYTES_PER_S, FLOPS_PER_S = 4.8e12, 990e12  # an H200's data sheet, bfloat16
 COPIES = (
     4  # runs of the layer in one graph, each with another routing: no expert is still in the L2
@@ -39,6 +49,26 @@ def make_layer(shape: Shape) -> Weights:
     num_experts, _, hidden, wide = shape
     gate_up = random_bf16(num_experts, 2 * wide, hidden).mul_(0.02)
     return gate_up, random_bf16(num_experts, hidden, wide).mul_(0.02)
+
+
+def make_quantised(shape: Shape, kind: CodeKind) -> Weights:
+    """The same codes for every expert: what they are changes no time."""
+    num_experts, _, hidden, wide = shape
+    sizes = ((num_experts, 2 * wide, hidden), (num_experts, hidden, wide))
+    device = torch.device("cuda")
+    stacks = (
+        stack_codes([random_codes(kind, *size[1:], device=device)] * num_experts, size, device)
+        for size in sizes
+    )
+    gate_up, down = stacks
+    assert gate_up is not None
+    assert down is not None
+    return gate_up, down
+
+
+def bytes_of(weights: Weights) -> int:
+    return sum(each.weight.nbytes if isinstance(each, QuantisedExperts) else each.nbytes
+               for each in weights)  # fmt: skip
 
 
 def route_tokens(num_tokens: int, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,17 +84,16 @@ def route_tokens(num_tokens: int, shape: Shape) -> tuple[torch.Tensor, torch.Ten
     return routing.experts, routing.weights
 
 
-def floor_us(experts: torch.Tensor, shape: Shape) -> float:
-    _, _, hidden, wide = shape
-    weights = 3 * hidden * wide  # of one expert
+def floor_us(experts: torch.Tensor, shape: Shape, weights: Weights) -> float:
+    num_experts, _, hidden, wide = shape
     num_selected: int = torch.unique(experts).numel()
-    read_s = num_selected * weights * 2 / BYTES_PER_S
-    return max(read_s, experts.numel() * weights * 2 / FLOPS_PER_S) * 1e6
+    read_s = num_selected / num_experts * bytes_of(weights) / BYTES_PER_S
+    return max(read_s, experts.numel() * 3 * hidden * wide * 2 / FLOPS_PER_S) * 1e6
 
 
-def time_layer(name: str, num_tokens: int, weights: Weights) -> None:
+def time_layer(name: str, shape: Shape, num_tokens: int, weights: Weights) -> float:
+    """Microseconds of one layer."""
     gate_up, down = weights
-    shape = SHAPES[name]
     x = torch.randn(num_tokens, shape[2], device="cuda").bfloat16()
     routings = [route_tokens(num_tokens, shape) for _ in range(COPIES)]
     out = x.clone()
@@ -74,8 +103,20 @@ def time_layer(name: str, num_tokens: int, weights: Weights) -> None:
             add_experts_(x, experts, shares, gate_up, down, out)
 
     us = graph_us(run) / COPIES
-    least = statistics.mean(floor_us(experts, shape) for experts, _ in routings)
+    least = statistics.mean(floor_us(experts, shape, weights) for experts, _ in routings)
     print(f"{name:14} {num_tokens:5} tokens  {us:8.1f} us  floor {least:8.1f}  {us / least:5.2f}x")
+    return us
+
+
+def compare(name: str, shape: Shape) -> None:
+    """Dense experts, then quantised ones and how much faster they are."""
+    held = make_layer(shape)
+    dense = [time_layer(f"{name} bf16", shape, count, held) for count in FEW_TOKENS]
+    for kind in KINDS:
+        held = make_quantised(shape, kind)
+        for count, before in zip(FEW_TOKENS, dense, strict=True):
+            us = time_layer(f"{name} {kind}", shape, count, held)
+            print(f"    {before / us:5.2f}x bf16", flush=True)
 
 
 def sweep(name: str, num_tokens: int, weights: Weights) -> None:
@@ -117,12 +158,20 @@ def expert_tiles() -> Iterator[LinearTile]:
         )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    if "--quantised" in sys.argv:
+        for name, shape in QUANTISED.items():
+            compare(name, shape)
+        return
     for name, shape in SHAPES.items():
         held = make_layer(shape)
         for count in TOKENS:
-            time_layer(name, count, held)
+            time_layer(name, shape, count, held)
         if "--sweep" in sys.argv:
             for count in (1, 16, 64, 512, 2048):
                 sweep(name, count, held)
         del held
+
+
+if __name__ == "__main__":
+    main()

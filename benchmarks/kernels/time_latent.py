@@ -111,6 +111,7 @@ class Bench:
                 self._out,
                 pages=self._views["out_pages"],
                 lengths=self._views["out_lengths"],
+                queries=self._views["limits"][:0],
                 limits=self._views["limits"],
                 tails=self._views["tails"],
                 partials=self._partials,

@@ -35,7 +35,7 @@ DeviceWeight = torch.Tensor | KernelWeight
 def make_weight(kind: CodeKind | Dense, size: int, depth: int) -> DeviceWeight:
     if kind == "bf16":
         return random_bf16(size, depth)
-    return kernel_weight(random_codes(kind, size, depth).to(torch.device("cuda")))
+    return kernel_weight(random_codes(kind, size, depth, device=torch.device("cuda")))
 
 
 def copies_of(weight: DeviceWeight) -> list[DeviceWeight]:
@@ -79,10 +79,17 @@ def time_body(kind: CodeKind | Dense, rows: tuple[int, ...]) -> None:
 
 
 def tiles_of(weight: KernelWeight, x: torch.Tensor) -> Iterator[kernels.QuantisedTile]:
-    chosen = kernels.choose_tile(x.shape[0], weight, x)
+    chosen, (slices, _) = (
+        kernels.choose_tile(x.shape[0], weight, x),
+        kernels.slices_of(*weight.shape),
+    )
     yield chosen
+    if chosen.rows == 8:  # a warp for every slice
+        for columns, stages in itertools.product((16, 32), (2, 3, 4)):
+            yield kernels.QuantisedTile(8, columns, stages, num_warps=slices, slices=slices)
+    rows = max(16, chosen.rows)
     for columns, stages in itertools.product((64, 128), (2, 3, 4, 5, 6)):
-        yield kernels.QuantisedTile(chosen.rows, columns, stages, num_warps=columns // 16)
+        yield kernels.QuantisedTile(rows, columns, stages, num_warps=columns // 16)
 
 
 def sweep(kind: CodeKind, name: str, num_rows: int) -> None:

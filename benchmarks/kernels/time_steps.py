@@ -107,6 +107,7 @@ def filling(tree: Budget, rows: int) -> Call:
         slots=ints(num),
         of_nodes=ints(rows, tree.nodes),
         adapters=ints(0),
+        window_slots=ints(0),
     )
     sampled = Sampled(index=ints(num), rows=ints(num), positions=ints(num))
     return lambda: fill_queries(

@@ -42,18 +42,32 @@ def two_servers(model: str, backend: str, flags: Sequence[str]) -> Iterator[Pair
         yield Pair(prefill=first, decode=second)
 
 
-def ask_first_token(pair: Pair, prompt: list[int]) -> tuple[float, float]:
-    """Seconds on the prefill server, then on the decode server to the first token.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstToken:
+    """How a prompt came to its first token."""
 
-    A server that does both has no seconds of the first kind.
-    """
-    body = {"prompt": prompt, "max_tokens": 1}
-    if pair.prefill == pair.decode:
-        return 0.0, post(pair.decode, body)[0]
-    params = {"kv_transfer_params": {"do_remote_decode": True}}
-    prefill_s, answer = post(pair.prefill, {**body, **params})
-    params = {"kv_transfer_params": answer["kv_transfer_params"]}
-    return prefill_s, post(pair.decode, {**body, **params})[0]
+    prefill_s: float  # on the prefill server; 0 where one server does all
+    decode_s: float  # then on the decode server, to the first token
+    cached_tokens: int  # whose KV the decode server had
+
+
+def ask_first_token(pair: Pair, prompt: list[int]) -> FirstToken:
+    """Let one server compute a prompt, and the other its first token."""
+    body, prefill_s = {"prompt": prompt, "max_tokens": 1}, 0.0
+    if pair.prefill != pair.decode:
+        params = {"kv_transfer_params": {"do_remote_decode": True}}
+        prefill_s, answer = post(pair.prefill, {**body, **params})
+        body |= {"kv_transfer_params": answer["kv_transfer_params"]}
+    decode_s, answer = post(pair.decode, body)
+    cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return FirstToken(prefill_s=prefill_s, decode_s=decode_s, cached_tokens=cached)
+
+
+def get(url: str) -> dict[str, Any]:
+    """The JSON of a route."""
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
+        answer: dict[str, Any] = json.loads(response.read())
+    return answer
 
 
 def post(url: str, body: dict[str, Any]) -> tuple[float, dict[str, Any]]:

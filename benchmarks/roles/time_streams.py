@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from benchmarks.roles.servers import Pair, ask_first_token, stream_times
+from benchmarks.roles.servers import Pair, ask_first_token, get, stream_times
 from benchmarks.roles.time_transfers import random_prompt
 
 _STREAM_PROMPT = 64  # tokens of a prompt that is answered all the time
@@ -29,6 +29,7 @@ class StreamReport:
     quiet_gaps: list[float]  # between events of a stream while no long prompt is computed
     busy_gaps: list[float]  # while one is
     first_tokens: list[float]  # of long prompts, from the question on
+    accept_length: float  # tokens per round of the decode server
 
 
 @dataclass(slots=True)
@@ -50,8 +51,12 @@ class _Streams:
                 if self.stop.is_set():
                     break  # closes the connection, which ends the answer
 
-    def between(self, began_s: float, ended_s: float) -> list[float]:
-        return [gap for at, gap in self.gaps if began_s <= at < ended_s]
+    def within(self, began_s: float, ended_s: float) -> list[float]:
+        return [gap for at, gap in self.gaps if began_s <= at - gap and at < ended_s]
+
+    def touching(self, began_s: float, ended_s: float) -> list[float]:
+        """With the gap that the last prompt made long: it ends after that prompt's first token."""
+        return [gap for at, gap in self.gaps if at - gap < ended_s and began_s < at]
 
 
 def time_streams(pair: Pair, load: StreamLoad) -> StreamReport:
@@ -66,7 +71,7 @@ def time_streams(pair: Pair, load: StreamLoad) -> StreamReport:
             time.sleep(_SETTLE_S)
             busy_s = time.perf_counter()
             first_tokens = [
-                sum(ask_first_token(pair, random_prompt(load.length))) for _ in range(load.arrivals)
+                _time_arrival(pair, random_prompt(load.length)) for _ in range(load.arrivals)
             ]
             ended_s = time.perf_counter()
         finally:
@@ -74,23 +79,43 @@ def time_streams(pair: Pair, load: StreamLoad) -> StreamReport:
     for each in running:
         each.result()
     return StreamReport(
-        quiet_gaps=streams.between(quiet_s, busy_s),
-        busy_gaps=streams.between(busy_s, ended_s),
+        quiet_gaps=streams.within(quiet_s, busy_s),
+        busy_gaps=streams.touching(busy_s, ended_s),
         first_tokens=first_tokens,
+        accept_length=_accept_length(pair),
     )
 
 
-def describe_report(name: str, report: StreamReport) -> str:
-    """A line of the table: medians, and the slowest hundredth."""
-    cells = (
-        _quantile(report.quiet_gaps, 0.5),
-        _quantile(report.quiet_gaps, 0.99),
-        _quantile(report.busy_gaps, 0.5),
-        _quantile(report.busy_gaps, 0.99),
-        max(report.busy_gaps, default=0.0),
-        _quantile(report.first_tokens, 0.5),
-    )
-    return f"{name:<14}" + "".join(f"{1e3 * seconds:>12.1f}" for seconds in cells)
+def _accept_length(pair: Pair) -> float:
+    (state,) = get(pair.decode + "/server_info")["internal_states"]
+    return float(state["avg_spec_accept_length"])
+
+
+def _time_arrival(pair: Pair, prompt: list[int]) -> float:
+    found = ask_first_token(pair, prompt)
+    return found.prefill_s + found.decode_s
+
+
+def summarise(report: StreamReport) -> dict[str, float]:
+    """Medians and the slowest hundredth, in seconds; how many gaps there were."""
+    return {
+        "quiet_p50_s": _quantile(report.quiet_gaps, 0.5),
+        "quiet_p99_s": _quantile(report.quiet_gaps, 0.99),
+        "busy_p50_s": _quantile(report.busy_gaps, 0.5),
+        "busy_p99_s": _quantile(report.busy_gaps, 0.99),
+        "busy_longest_s": max(report.busy_gaps, default=0.0),
+        "first_token_p50_s": _quantile(report.first_tokens, 0.5),
+        "num_quiet_gaps": len(report.quiet_gaps),
+        "num_busy_gaps": len(report.busy_gaps),
+        "accept_length": report.accept_length,
+    }
+
+
+def describe_summary(name: str, summary: dict[str, float]) -> str:
+    """A line of the table, in milliseconds."""
+    cells = [value for key, value in summary.items() if key.endswith("_s")]
+    times = "".join(f"{1e3 * seconds:>12.1f}" for seconds in cells)
+    return f"{name:<14}{times}{summary['accept_length']:>12.2f}"
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

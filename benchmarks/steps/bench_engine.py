@@ -19,6 +19,8 @@ class BenchEngine(Engine):
         cache = self._scheduler.cache
         lease = cache.open(tokens)
         cache.extend(lease, len(tokens))
+        for start in range(lease.cached, len(tokens), cache.page_size):  # as chunks would run
+            cache.slide(lease, oldest=start, num_tokens=start + cache.page_size)
         cache.close(lease, tokens)
 
     def use_policy(self, policy: DraftPolicy) -> None:

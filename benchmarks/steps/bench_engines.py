@@ -15,6 +15,7 @@ from benchmarks.dummy_models import (
 from benchmarks.forced_acceptance import ForcedVerifier
 from benchmarks.steps.bench_engine import BenchEngine, DraftWithPools
 from benchmarks.steps.body import Body
+from benchmarks.steps.quantised_bodies import saved_bytes
 from benchmarks.steps.step_args import PROFILED, SKIPPED, Case, Place, StepWork, Stored, Tree
 from benchmarks.steps.step_floors import held_bytes
 from outrider.config.draft_config import NO_DRAFT, DraftConfig, resolve_budget
@@ -22,7 +23,6 @@ from outrider.config.engine_config import (
     DRAFT_ARITHMETIC,
     Arithmetic,
     CacheConfig,
-    Dtype,
     EngineConfig,
     ExecutionConfig,
     LimitsConfig,
@@ -87,9 +87,9 @@ def load_bench_target(source: Body | Stored, place: Place) -> BenchTarget:
     device, arithmetic = torch.device(settings.device), settings.execution.arithmetic
     if isinstance(source, Body):
         _check_room(source, place, device)
-    model = _load_model(source, dtype=place.dtype, device=device, arithmetic=arithmetic)
+    model = _load_model(source, place, device=device, arithmetic=arithmetic)
     return BenchTarget(
-        name=source.name,
+        name=_name(source, place),
         model=model,
         place=place,
         execution=settings.execution,
@@ -98,24 +98,40 @@ def load_bench_target(source: Body | Stored, place: Place) -> BenchTarget:
     )
 
 
+def _name(source: Body | Stored, place: Place) -> str:
+    parts = "" if place.quantization == "none" else f", projections in {place.quantization}"
+    return source.name + parts
+
+
 def _load_model(
-    source: Body | Stored, *, dtype: Dtype, device: torch.device, arithmetic: Arithmetic
+    source: Body | Stored, place: Place, *, device: torch.device, arithmetic: Arithmetic
 ) -> Decoder | V4Decoder:
+    dtype, quantization = place.dtype, place.quantization
     if isinstance(source, Stored):
+        if quantization != "none":
+            raise ConfigError("--quantization is for random weights; use --body, or leave it out")
         model = load_target(source.folder, dtype=dtype, device=device, arithmetic=arithmetic)
         assert isinstance(model, Decoder | V4Decoder), "there are no other targets"
         return model
     config = source.config
     if isinstance(config, V4Config):
-        return dummy_v4(config, dtype=dtype, device=device, arithmetic=arithmetic)
-    return dummy_decoder(config, dtype=dtype, device=device, arithmetic=arithmetic)
+        return dummy_v4(
+            config, dtype=dtype, device=device, arithmetic=arithmetic, quantization=quantization
+        )
+    return dummy_decoder(
+        config, dtype=dtype, device=device, arithmetic=arithmetic, quantization=quantization
+    )
 
 
 def _check_room(body: Body, place: Place, device: torch.device) -> None:
     """Refuse weights that a GPU cannot hold before the first of them is made."""
     if device.type != "cuda":
         return
-    needed, (free, _) = held_bytes(body.config, place.dtype), torch.cuda.mem_get_info(device)
+    saved = saved_bytes(body.config, place.dtype, place.quantization)
+    needed, (free, _) = (
+        held_bytes(body.config, place.dtype) - saved,
+        torch.cuda.mem_get_info(device),
+    )
     if needed > free:
         raise ConfigError(
             f"the weights of {body.name} take {needed / 1e9:.0f} GB and {free / 1e9:.0f} GB are "

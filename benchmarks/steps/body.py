@@ -44,6 +44,18 @@ _FIELDS: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 8192,
         },
     },
+    "mistral-7b": {  # v0.1, with a sliding window in every layer
+        "architectures": ["MistralForCausalLM"],
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 32000,
+        "max_position_embeddings": 32768,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+    },
     "mimo-7b": {
         "architectures": ["MiMoForCausalLM"],
         "num_hidden_layers": 36,

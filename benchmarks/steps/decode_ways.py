@@ -1,12 +1,13 @@
 """The ways to decode that the benchmarks compare, each with its floors and peers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.forced_acceptance import ForcedVerifier
 from benchmarks.steps.bench_engines import BenchTarget, Drafting, budget_of, no_drafting
 from benchmarks.steps.breakdown import measure_breakdown
 from benchmarks.steps.device_rates import DeviceRates
 from benchmarks.steps.free_drafter import FixedDraft
+from benchmarks.steps.quantised_bodies import saved_bytes
 from benchmarks.steps.step_args import Case, Extras, StepWork, Tree
 from benchmarks.steps.step_floors import (
     DraftShape,
@@ -63,8 +64,10 @@ def drafted_way(
         name=f"EAGLE-3, steps {tree.steps}, topk {tree.topk}, nodes {tree.nodes}",
         drafting=drafting,
         comparison=StepComparison(
-            passes=lambda case, context: iteration_passes(
-                config, dtype, shape, rows=case.rows, context=context
+            passes=lambda case, context: _lighter(
+                target,
+                iteration_passes(config, dtype, shape, rows=case.rows, context=context),
+                tokens=case.rows * tree.nodes,
             ),
             peers=lambda case: drafting_step(
                 case, _measured_model(target, card), mean_emitted=tree.mean_emitted
@@ -90,8 +93,10 @@ def module_way(
         name=f"{num} modules, steps {tree.steps}, topk {tree.topk}, nodes {tree.nodes}",
         drafting=drafting,
         comparison=StepComparison(
-            passes=lambda case, context: module_passes(
-                config, dtype, shape, rows=case.rows, context=context
+            passes=lambda case, context: _lighter(
+                target,
+                module_passes(config, dtype, shape, rows=case.rows, context=context),
+                tokens=case.rows * tree.nodes,
             ),
             peers=lambda _: (),
             rates=rates,
@@ -148,7 +153,15 @@ def measure_way(
 
 def _step(target: BenchTarget, case: Case, context: float, *, nodes: int) -> tuple[Pass, ...]:
     config, dtype = target.model.config, target.place.dtype
-    return step_passes(config, dtype, rows=case.rows, nodes=nodes, context=context)
+    passes = step_passes(config, dtype, rows=case.rows, nodes=nodes, context=context)
+    return _lighter(target, passes, tokens=case.rows * nodes)
+
+
+def _lighter(target: BenchTarget, passes: tuple[Pass, ...], *, tokens: int) -> tuple[Pass, ...]:
+    """The passes with the bytes of a quantised target, whose pass is the first."""
+    first, place = passes[0], target.place
+    saved = saved_bytes(target.model.config, place.dtype, place.quantization, tokens=tokens)
+    return replace(first, weight_bytes=first.weight_bytes - saved), *passes[1:]
 
 
 def _measured_model(target: BenchTarget, card: str) -> MeasuredModel:

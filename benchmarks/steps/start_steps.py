@@ -18,6 +18,7 @@ from benchmarks.steps.body import Body
 from benchmarks.steps.cold_start import ColdStart, measure_cold_start
 from benchmarks.steps.decode_ways import drafted_way, measure_way, module_way, plain_way, verify_way
 from benchmarks.steps.device_rates import DeviceRates, measure_rates
+from benchmarks.steps.quantised_bodies import saved_bytes
 from benchmarks.steps.step_args import Extras, Place, StepWork, Stored, Tree
 from benchmarks.steps.step_floors import held_bytes, read_bytes
 from benchmarks.steps.step_report import (
@@ -43,7 +44,7 @@ def bench_decode(
     target = load_bench_target(source, place)
     cold_starts = _cold_starts(target, no_drafting(), work, extras)
     rates = measure_rates(target.device, target.model.dtype)
-    way = plain_way(target, _card(target), rates)
+    way = plain_way(target, card_of(target), rates)
     with run_bar(len(work.cases)) as note:
         series = measure_way(target, way, work, extras, note)
     subject = replace(series, cold_starts=cold_starts)
@@ -74,10 +75,10 @@ def bench_iteration(
     ways = [
         module_way(target, tree, drafting, num_modules, rates)
         if num_modules
-        else drafted_way(target, tree, drafting, body.draft_vocab, _card(target), rates)
+        else drafted_way(target, tree, drafting, body.draft_vocab, card_of(target), rates)
     ]
     if with_plain:
-        ways += [plain_way(target, _card(target), rates), verify_way(target, tree, rates)]
+        ways += [plain_way(target, card_of(target), rates), verify_way(target, tree, rates)]
     with run_bar(len(ways) * len(work.cases)) as note:
         first, *others = [measure_way(target, way, work, extras, note) for way in ways]
     subject = replace(first, cold_starts=cold_starts)
@@ -121,7 +122,8 @@ def _publish(report: StepReport, json_path: Path | None) -> None:
     write_report(json_path, describe_steps(report))
 
 
-def _card(target: BenchTarget) -> str:
+def card_of(target: BenchTarget) -> str:
+    """The device as it calls itself."""
     on_cuda = target.device.type == "cuda"
     return torch.cuda.get_device_name(target.device) if on_cuda else "CPU"
 
@@ -134,12 +136,14 @@ def setting_of(target: BenchTarget, rates: tuple[DeviceRates, ...]) -> StepSetti
             model=target.name,
             is_dummy=target.is_dummy,
             dtype=place.dtype,
-            held_bytes=held_bytes(config, place.dtype),
-            read_bytes=read_bytes(config, place.dtype),
+            held_bytes=held_bytes(config, place.dtype)
+            - saved_bytes(config, place.dtype, place.quantization),
+            read_bytes=read_bytes(config, place.dtype)
+            - saved_bytes(config, place.dtype, place.quantization, tokens=1.0),
             cut_layers=config.num_layers if target.is_cut else 0,
         ),
         machine=this_machine(has_busy_neighbour=False),
-        card=_card(target),
+        card=card_of(target),
         executor=target.execution.executor,
         is_deterministic=place.is_deterministic,
         rates=rates,

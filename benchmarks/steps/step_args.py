@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from benchmarks.steps.body import Body, find_body
 from outrider.bench.offline.offline_args import parse_dtypes
@@ -14,6 +15,7 @@ SKIPPED = 12  # full steps before the clock starts: captures, caches, clock rate
 PROFILED = 12  # steps at most that a breakdown takes
 PROMPTS_A_STEP = 8  # that the engine reads at the same time
 DEFAULT_BODY = "llama-8b"
+BodyQuantization = Literal["none", "fp8", "int4", "mxfp4"]  # mxfp4: of experts, else fp8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,7 @@ class Place:
     step_tokens: int  # query tokens of a step: the largest piece of a prompt
     reads_prompts: bool = True  # else their KV is noise that counts as cached
     captures_at_start: bool = False  # else a shape is captured when it first comes
+    quantization: BodyQuantization = "none"  # of projections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,16 @@ def parse_dtype(value: str) -> Dtype:
     if len(dtypes) != 1:
         raise ConfigError(f"--dtype has {value!r}; use one type")
     return dtypes[0]
+
+
+def parse_quantization(value: str) -> BodyQuantization:
+    """How projections are stored."""
+    for each in get_args(BodyQuantization):
+        if value == each:
+            chosen: BodyQuantization = each
+            return chosen
+    names = ", ".join(get_args(BodyQuantization))
+    raise ConfigError(f"--quantization has {value!r}; use {names}")
 
 
 def parse_executor(value: str) -> Executor | Auto:

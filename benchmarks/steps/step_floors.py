@@ -9,7 +9,8 @@ allows, whichever takes longer. Launches, norms and sampling cost nothing here.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.dummy_models import dummy_head_config, head_shapes
+from benchmarks.dummy_models import dummy_block_config, dummy_head_config, head_shapes
+from benchmarks.steps.block_args import BlockShape
 from benchmarks.steps.device_rates import DeviceRates
 from benchmarks.steps.v4_flops import (
     v4_cache_flops,
@@ -20,6 +21,7 @@ from benchmarks.steps.v4_flops import (
 from outrider.bench.offline.decode_floor import (
     activation_bytes,
     is_of_expert,
+    seen_tokens,
     selected_share,
     tensor_bytes,
     weight_bytes,
@@ -36,7 +38,8 @@ from outrider.models.decoder_tensors import block_shapes, tensor_shapes
 from outrider.models.deepseek_v4.compression import NoBlocks
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_tensors import v4_module_shapes
-from outrider.models.eagle.head_tensors import HEAD, TO_TARGET
+from outrider.models.dflash.dflash_tensors import MARKOV_TO
+from outrider.models.eagle.head_tensors import HEAD, TO_TARGET, expected_tensors
 from outrider.models.model_config import AnyAttention, LatentConfig, ModelConfig
 
 _EMBEDDING = "model.embed_tokens.weight"
@@ -80,6 +83,35 @@ def step_passes(
     return (Pass(weight_bytes=read.weights, kv_bytes=read.kv, flops=flops, kv_flops=kv_flops),)
 
 
+def mixed_passes(
+    config: ModelConfig | V4Config,
+    dtype: Dtype,
+    *,
+    rows: int,
+    nodes: int,
+    context: float,
+    prompts: tuple[int, ...],  # tokens of each
+) -> tuple[Pass, ...]:
+    """A step of decode rows that also reads whole prompts; these need logits of their last token.
+
+    The matrices are read once for all. A prompt reads no KV that it does not write itself.
+    """
+    (decode,) = step_passes(config, dtype, rows=rows, nodes=nodes, context=context)
+    tokens = rows * nodes + sum(prompts)
+    (alike,) = step_passes(config, dtype, rows=tokens, nodes=1, context=0.0)
+    hidden = config.hidden if isinstance(config, V4Config) else config.block.hidden
+    spared = 2.0 * (sum(prompts) - len(prompts)) * config.vocab_size * hidden
+    reading = (_step_flops(config, tokens=each, context=each / 2)[1] for each in prompts)
+    return (
+        replace(
+            decode,
+            weight_bytes=alike.weight_bytes,
+            flops=alike.flops - spared,
+            kv_flops=decode.kv_flops + sum(reading),
+        ),
+    )
+
+
 def iteration_passes(
     config: ModelConfig | V4Config, dtype: Dtype, draft: DraftShape, *, rows: int, context: float
 ) -> tuple[Pass, ...]:
@@ -102,6 +134,37 @@ def iteration_passes(
         _linears(shapes.score, dtype, tokens=rows),
         *(_layer(shapes.layer, dtype, kv, tokens=branches) for _ in range(1, draft.steps)),
         *(_linears(shapes.score, dtype, tokens=branches) for _ in range(1, draft.steps)),
+    )
+
+
+def block_passes(
+    config: ModelConfig, dtype: Dtype, shape: BlockShape, *, rows: int, context: float
+) -> tuple[Pass, ...]:
+    """Verify, write the context of the emitted tokens, run the block, score its slots.
+
+    Keys and values of all layers are projected from the emitted tokens. Slots run in one pass over
+    the KV of every layer. With a Markov head, each step reads its table of successors.
+    """
+    head, tree = dummy_block_config(config, shape), shape.tree
+    shapes = expected_tensors(head, target_hidden=head.aux.target_hidden).needed
+    layers = [each for name, each in shapes.items() if name.startswith("layers.")]
+    context_names = (_AUX_HIDDEN, "k_proj.weight", "v_proj.weight")
+    context_shapes = [each for name, each in shapes.items() if name.endswith(context_names)]
+    kv = _KVRead(attention=head.layer.attention, rows=rows * shape.layers, context=context)
+    slots, branches = rows * shape.slots, rows * (tree.topk if tree.topk > 1 else 1)
+    score = (config.vocab_size, config.block.hidden)
+    markov = [shapes[MARKOV_TO]] if MARKOV_TO in shapes else []
+    block = _linears(layers, dtype, tokens=slots)
+    return (
+        *step_passes(config, dtype, rows=rows, nodes=tree.nodes, context=context),
+        _linears(context_shapes, dtype, tokens=rows * tree.mean_emitted),
+        replace(
+            block,
+            kv_bytes=kv.num_bytes(dtype),
+            kv_flops=shape.layers * _kv_flops(head.layer.attention, slots, context),
+        ),
+        _linears([score], dtype, tokens=rows * tree.steps),
+        *(_linears([each], dtype, tokens=branches) for each in markov for _ in range(tree.steps)),
     )
 
 
@@ -147,8 +210,8 @@ def prefill_flops(config: ModelConfig | V4Config, *, tokens: int) -> float:
     shapes = tensor_shapes(config)
     head = shapes.pop(_TARGET_HEAD, shapes[_EMBEDDING])
     del shapes[_EMBEDDING]
-    pairs = tokens * (tokens + 1) / 2  # of a query and a key it may see
-    attention = len(config.attending) * _kv_flops(config.attention, pairs, 1.0)
+    reaches = [config.pattern.reach_at(layer) for layer in config.attending]
+    attention = _kv_flops(config.attention, sum(_seen_pairs(tokens, each) for each in reaches), 1.0)
     return 2.0 * (tokens * _products_of_token(config, shapes) + _num_products([head])) + attention
 
 
@@ -241,7 +304,7 @@ def _step_flops(
         del shapes[_EMBEDDING]  # a step looks up one row of it per token
     return (
         2.0 * tokens * _products_of_token(config, shapes),
-        len(config.attending) * _kv_flops(config.attention, tokens, context),
+        _kv_flops(config.attention, tokens, seen_tokens(config, context)),
     )
 
 
@@ -274,6 +337,12 @@ def _products_of_token(config: ModelConfig, shapes: Mapping[str, Shape]) -> floa
 def _num_products(shapes: Iterable[Shape]) -> int:
     """Products of all matrices with one vector; norms do not count."""
     return sum(shape[0] * shape[1] for shape in shapes if len(shape) == 2)
+
+
+def _seen_pairs(tokens: int, reach: int) -> float:
+    """Pairs of a token of a prompt and one that it sees: itself, and those in its window."""
+    width = min(tokens, reach)
+    return width * (width + 1) / 2 + (tokens - width) * width
 
 
 def _kv_flops(attention: AnyAttention, tokens: float, context: float) -> float:

@@ -41,6 +41,7 @@ from outrider.models.eagle.head_dialects import parse_head
 from outrider.models.eagle.head_tensors import EMBEDDING, HEAD, LAYER, MAPS, expected_tensors
 from outrider.models.eagle.inspect_head import open_head
 from outrider.models.eagle.token_map import target_ids
+from outrider.models.model_config import LatentConfig
 from outrider.models.tensor_source import TensorSource
 from outrider.train.head_design import token_maps
 
@@ -147,6 +148,9 @@ def _misfits(config: HeadConfig, fit: Fit) -> Iterator[str]:
             "intermediate size": (wide.block.intermediate, layer.block.intermediate),
         }
     )
+    if isinstance(layer.attention, LatentConfig):
+        yield "it stores latents"
+        return
     yield from attention_misfits(layer.attention, wide.plain_attention)
 
 
@@ -159,7 +163,7 @@ class _Widener:
         self._hidden = hidden
         self._noise = noise
         self._layer = layer_places(
-            config.layer.attention,
+            config.layer.plain_attention,
             fit.wide.plain_attention,
             channels=config.width,
             hidden=hidden,

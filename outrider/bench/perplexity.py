@@ -20,6 +20,7 @@ from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.kv.reference_attention import ReferenceAttention
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import load_decoder
+from outrider.models.draft_model import AuxLayers
 from outrider.models.model_config import read_config
 from outrider.ops.tree.chain import single_node
 from outrider.step.arena import Arena
@@ -70,12 +71,14 @@ def measure_perplexity(
     note: Callable[[str], None],
 ) -> Perplexity:
     """Load the model with weights of this type, score every text, and free it again."""
-    scorer = Scorer(load_decoder(folder, dtype=dtype, device=_CPU), max(map(len, texts)))
+    longest = max(map(len, texts))
+    decoder = load_decoder(folder, dtype=dtype, device=_CPU, max_context=longest)
+    scorer = Scorer(decoder, longest)
     total = 0.0
     for tokens in texts:
         note(f"perplexity {dtype}")
         total += scorer.surprise(tokens)
-    del scorer
+    del scorer, decoder
     gc.collect()
     num_tokens = sum(map(len, texts)) - len(texts)
     return Perplexity(dtype=dtype, perplexity=math.exp(total / num_tokens), num_tokens=num_tokens)
@@ -92,11 +95,11 @@ class Scorer:
         self._table = RowTable(max_rows=1, max_pages=num_pages, device=_CPU)
         own_pages = tuple(range(1, num_pages + 1))
         self._table.grant((PageGrant(row=_ROW, first=0, pages=own_pages),))
-        self._attention = ReferenceAttention(page_size=PAGE_SIZE, dtype=layout.dtype)
+        self.attention = ReferenceAttention(page_size=PAGE_SIZE, dtype=layout.dtype)
         buckets = Buckets(page_size=PAGE_SIZE)
         self._planner = Planner(
             arena=Arena(_CPU),
-            attention=self._attention,
+            attention=self.attention,
             draft=NoDraftBinder(),
             table=self._table,
             buckets=buckets,
@@ -112,14 +115,21 @@ class Scorer:
     @torch.inference_mode()
     def surprise(self, tokens: tuple[int, ...]) -> float:
         """The negative log-likelihood of a text after its first token, in nats."""
-        plan = self._plan(tokens)
+        plan = self.plan(tokens)
         hidden_states = self._model.hidden_states(
-            plan, self._kv, self._attention
+            plan, self._kv, self.attention
         )  # [tokens, hidden]
         logits = self._model.logits(hidden_states[:-1])  # [tokens - 1, vocab]
         return float(F.cross_entropy(logits, torch.tensor(tokens[1:]), reduction="sum"))
 
-    def _plan(self, tokens: tuple[int, ...]) -> StepPlan:
+    def aux_hidden_states(
+        self, tokens: tuple[int, ...], aux_layers: AuxLayers
+    ) -> torch.Tensor:  # [tokens, aux]
+        """The states of a text that a drafter reads."""
+        output = self._model.forward(self.plan(tokens), self._kv, self.attention, aux_layers)
+        return output.aux_hidden_states
+
+    def plan(self, tokens: tuple[int, ...]) -> StepPlan:
         """One step with the whole text as one chunk."""
         chunk = ScheduledChunk(row=_ROW, start=0, tokens=tokens, follower=-1)
         batch = ScheduledBatch(
@@ -128,7 +138,7 @@ class Scorer:
         plan = self._planner.plan(batch, sampling_flags=SamplingFlags())
         resolve_lengths(plan, self._table)
         tree = single_node(self._table.last_tokens[plan.decode.rows])
-        fill(plan, tree, table=self._table, attention=self._attention, page_size=PAGE_SIZE)
+        fill(plan, tree, table=self._table, attention=self.attention, page_size=PAGE_SIZE)
         return plan
 
 

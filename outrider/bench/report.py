@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from outrider.bench.json_file import write_json
+from outrider.hub.atomic_json import write_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.bench_flags import JsonFlag, check_json
+from outrider.cli.bench_flags import JsonFlag, check_json, open_model
 from outrider.cli.flags import DraftFlags, expand_flags
 from outrider.cli.model_flags import ModelFlags
 from outrider.config.draft_config import AUTO, NO_DRAFT, NONE, DraftConfig
@@ -59,4 +59,6 @@ def _drafts(draft: DraftConfig, flags: ModelFlags) -> bool:
     """Whether the engine will have a drafter."""
     from outrider.frontend.find_drafter import has_drafter
 
-    return draft.drafter != NONE and (draft.drafter != AUTO or has_drafter(flags.model))
+    if draft.drafter != AUTO:
+        return draft.drafter != NONE
+    return has_drafter(flags.model, open_model(flags.model))

@@ -1,7 +1,7 @@
 """The flags of `outrider bench offline --churn`: requests that come and go."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,7 +34,11 @@ class ChurnFlags:
         str | None, typer.Option(help=f"With --churn: requests at a time, a comma list: {_ROWS}.")
     ] = None
     requests: Annotated[
-        int | None, typer.Option(help=f"With --churn: requests of each load: {_REQUESTS}.", min=1)
+        int | None, typer.Option(help=f"With --churn: requests of a load: {_REQUESTS}.", min=1)
+    ] = None
+    requests_per_row: Annotated[
+        int | None,
+        typer.Option(help="With --churn: requests of a load for each row, at most: 32.", min=2),
     ] = None
     ways: Annotated[str | None, typer.Option(help=f"With --churn: {_WAYS}, or some.")] = None
     draft: Annotated[
@@ -48,12 +52,9 @@ class ChurnFlags:
 
     def check_absent(self) -> None:
         """Refuse them where no requests come and go."""
-        given = (self.rows, self.requests, self.ways, self.draft, self.steps, self.topk)
-        if any(each is not None for each in (*given, self.nodes, self.device, self.plot)):
-            raise ConfigError(
-                "--rows, --requests, --ways, --draft, --steps, --topk, --nodes, --device and "
-                "--plot go with --churn; add it"
-            )
+        given = [name for name, value in asdict(self).items() if value not in (None, False)]
+        if given:
+            raise ConfigError(f"--{given[0].replace('_', '-')} goes with --churn; add it")
 
     def sizes(self) -> dict[str, int]:
         """The sizes of a draft tree that were given."""
@@ -103,13 +104,14 @@ def read_churn_args(
 ) -> "ChurnArgs":
     """The load that the flags ask for."""
     from outrider.bench.churn.churn_args import ChurnArgs, ChurnPlace
-    from outrider.bench.churn.churn_work import ChurnWork, parse_ways
+    from outrider.bench.churn.churn_work import PER_ROW, ChurnWork, parse_ways
     from outrider.bench.offline.offline_args import parse_rows
     from outrider.bench.peers.churn_catalogue import parse_churn_peers
 
     work = ChurnWork(
         rows=parse_rows(_ROWS if flags.rows is None else flags.rows),
         requests=_REQUESTS if flags.requests is None else flags.requests,
+        per_row=PER_ROW if flags.requests_per_row is None else flags.requests_per_row,
         answer=max_tokens,
         ways=parse_ways(_WAYS if flags.ways is None else flags.ways),
     )
@@ -144,10 +146,9 @@ def _texts(prompts: Path | None) -> tuple[str, ...]:
 
 
 def _find_draft(flags: ChurnFlags, model: str, ways: Sequence[str]) -> "DraftConfig":
-    """A drafter that was named is for the peers too, even if ours only decodes plainly."""
     from outrider.config.draft_config import NO_DRAFT
 
-    if flags.draft is None and tuple(ways) == ("plain",):
+    if tuple(ways) == ("plain",):
         return NO_DRAFT
     (draft,) = find_drafts([flags.draft or "auto"], model, **flags.sizes()).values()
     return draft

@@ -44,12 +44,13 @@ def find_drafts(names: Sequence[str], model: str, **sizes: Any) -> "dict[str, Dr
     from outrider.errors import ConfigError
     from outrider.frontend.find_drafter import find_drafter
     from outrider.hub.download_bars import BarReporter
+    from outrider.runtime.load_draft import fit_draft
 
-    drafts = {}
+    drafts, folder = {}, open_model(model)
     for name, shown in short_names(names).items():
         wanted = DraftConfig(drafter=name, adaptive=False, **sizes)
-        draft = find_drafter(wanted, model=model, reporter=BarReporter())
-        resolve_budget(draft)
+        draft = find_drafter(wanted, model=model, folder=folder, reporter=BarReporter())
+        resolve_budget(fit_draft(draft, folder))
         if draft.drafter != NONE:
             drafts[shown] = draft
     if not drafts:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider.cli.bench_flags import open_model
 from outrider.cli.check.start_load_check import check_load
 from outrider.cli.flags import DraftFlags, expand_flags
 from outrider.cli.model_flags import ModelFlags
@@ -76,7 +77,7 @@ def _drafting(draft: DraftConfig, model: str) -> DraftConfig:
     """The drafter, if there is one."""
     from outrider.frontend.find_drafter import has_drafter
 
-    is_plain = draft.drafter == AUTO and not has_drafter(model)
+    is_plain = draft.drafter == AUTO and not has_drafter(model, open_model(model))
     if is_plain or draft.drafter == NONE:
         raise ConfigError("there is nothing to check without a drafter; name one with --draft")
     return draft
@@ -111,9 +112,7 @@ def _configurations(
 
 def _has_trees(model: str, drafter: str) -> bool:
     """Whether trees can be checked. Some targets, and several MTP modules, only have chains."""
-    from outrider.hub.download_bars import BarReporter
-    from outrider.hub.resolve_model import resolve_model
     from outrider.runtime.inspect_target import checks_trees, examine_modules
 
-    folder = resolve_model(model, BarReporter())
+    folder = open_model(model)
     return checks_trees(folder) and (drafter != MTP or examine_modules(folder).num == 1)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from outrider.config.attention_choice import DRAFT_FLAG, parse_attention
-from outrider.config.draft_config import AUTO, DraftConfig
+from outrider.config.draft_config import AUTO, DraftConfig, DraftDtype
 from outrider.config.draft_dialects import choose_dialect
 from outrider.errors import ConfigError
 from outrider.frontend.sampling_params import SamplingParams
@@ -48,6 +48,10 @@ class DraftFlags:
     check_draft: Annotated[
         bool, _draft_flag("At load, report a drafter that is useless with this model.")
     ] = True
+    draft_dtype: Annotated[
+        DraftDtype,
+        _draft_flag("Weights of a head; auto: 8 bits on a CPU in float32. target: as --dtype."),
+    ] = AUTO
     speculative_draft_attention_backend: Annotated[
         str, _draft_flag("Backend of a draft model; auto: as --attention-backend.")
     ] = AUTO
@@ -77,6 +81,7 @@ class DraftFlags:
             drafter=self.draft,
             adaptive=self.adaptive,
             check=self.check_draft,
+            dtype=self.draft_dtype,
             attention=parse_attention(self.speculative_draft_attention_backend, DRAFT_FLAG),
         )
         return choose_dialect(

@@ -13,6 +13,7 @@ from outrider.cli import (
     bench,
     bench_acceptance,
     bench_accuracy,
+    bench_adaptive,
     bench_serve,
     chat,
     check_command,
@@ -55,6 +56,7 @@ for _command in (
     app.command(_command.__name__, cls=GroupedHelp)(_command)
 bench.app.command("acceptance", cls=GroupedHelp)(bench_acceptance.acceptance)
 bench.app.command("accuracy", cls=GroupedHelp)(bench_accuracy.accuracy)
+bench.app.command("adaptive", cls=GroupedHelp)(bench_adaptive.adaptive)
 bench.app.command("serve", cls=GroupedHelp)(bench_serve.bench_serve)
 app.add_typer(bench.app, name="bench")
 train_command.app.command("dflash", cls=GroupedHelp)(train_blocks.dflash)

@@ -14,10 +14,12 @@ from outrider.config.engine_config import (
     EngineConfig,
     ExecutionConfig,
     Executor,
+    KVCacheDtype,
     LimitsConfig,
     LoraConfig,
     NodesConfig,
     ParallelConfig,
+    QuantizationFlag,
     RankBackend,
     choose_executor,
 )
@@ -59,7 +61,11 @@ class ModelFlags:
         _flag("Type of the weights in memory."),
     ] = "auto"
     quantization: Annotated[
-        Literal["none", "fp8"], _flag("Quantise the projections of a float model at load.")
+        QuantizationFlag,
+        _flag(
+            "fp8: quantise the projections of a float model at load. The form of a quantised "
+            "folder changes nothing."
+        ),
     ] = "none"
     device: Annotated[str, _flag("auto, cpu, cuda, cuda:1, ...")] = "auto"
     max_context: Annotated[
@@ -87,8 +93,8 @@ class ModelFlags:
         int | None, _flag("Tokens of a KV page.", "--block-size", "--page-size", least=1)
     ] = None
     kv_cache_dtype: Annotated[
-        Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"],
-        _flag("Type of keys and values; fp8 stores them in one byte."),
+        KVCacheDtype,
+        _flag("Type of keys and values: the model's, or fp8, which stores them in one byte."),
     ] = "auto"
     attention_backend: Annotated[
         str, _flag("auto, triton, compiled, reference or per_layer (docs/attention.md).")
@@ -97,6 +103,9 @@ class ModelFlags:
     row_snapshots: Annotated[
         int | None,
         _flag("Copies of row state that cached prefixes continue from; 0 for none.", least=0),
+    ] = None
+    window_tokens: Annotated[
+        int | None, _flag("Tokens that layers with a sliding window have room for.", least=1)
     ] = None
     executor: Annotated[
         Literal["auto", "eager", "graph", "breakable", "tape"],
@@ -159,7 +168,13 @@ class ModelFlags:
     allowed_local_media_path: Annotated[
         str, _flag("Folder whose images prompts may name by file: URLs; default: none.")
     ] = ""
+    allowed_media_domains: Annotated[
+        str, _flag("Hosts that images of prompts are downloaded from, a comma list; default: none.")
+    ] = ""
     enable_lora: Annotated[bool, _flag("Let requests name LoRA adapters.", "--enable-lora")] = False
+    enable_draft_lora: Annotated[
+        bool, _flag("Let the draft head take adapters, too.", "--enable-draft-lora")
+    ] = False
     max_loras: Annotated[
         int,
         _flag("Adapters in one step.", "--max-loras", "--max-loras-per-batch", least=1),
@@ -222,6 +237,7 @@ class ModelFlags:
             enable_prefix_caching=self.enable_prefix_caching,
             kv_cache_dtype=self.kv_cache_dtype,
             row_snapshots="auto" if self.row_snapshots is None else self.row_snapshots,
+            window_tokens=self.window_tokens or "auto",
             attention_backend=self.attention_backend,
             **(flags | settings),
             record=self.record,
@@ -231,6 +247,7 @@ class ModelFlags:
             data_parallel_size=self.data_parallel_size,
             enable_expert_parallel=self.enable_expert_parallel,
             rank_timeout=self.rank_timeout,
+            enable_draft_lora=self.enable_draft_lora,
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
             nnodes=self.nnodes,
@@ -244,6 +261,7 @@ class ModelFlags:
             generation_config=self.generation_config,
             limit_mm_per_prompt=self.limit_mm_per_prompt,
             allowed_local_media_path=self.allowed_local_media_path,
+            allowed_media_domains=self.allowed_media_domains,
         )
 
     def choice(self) -> "ModelChoice":
@@ -258,7 +276,9 @@ class ModelFlags:
             revision=self.revision,
             text=text,
             generation_config=self.generation_config,
-            image_limits=parse_limits(self.limit_mm_per_prompt, self.allowed_local_media_path),
+            image_limits=parse_limits(
+                self.limit_mm_per_prompt, self.allowed_local_media_path, self.allowed_media_domains
+            ),
         )
 
     def engine_config(self, draft: DraftConfig) -> EngineConfig:
@@ -294,6 +314,7 @@ class ModelFlags:
                 prefix=self.enable_prefix_caching,
                 kv_dtype=self.kv_cache_dtype,
                 row_snapshots="auto" if self.row_snapshots is None else self.row_snapshots,
+                window_tokens=self.window_tokens or "auto",
                 memory_share=self.gpu_memory_utilization,
             ),
             limits=LimitsConfig(
@@ -304,6 +325,7 @@ class ModelFlags:
             draft=draft,
             lora=LoraConfig(
                 is_enabled=self.enable_lora,
+                for_drafts=self.enable_draft_lora,
                 max_loras=self.max_loras,
                 max_rank=self.max_lora_rank,
             ),

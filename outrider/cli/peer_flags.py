@@ -16,6 +16,9 @@ class PeerFlag:
     means: Literal["ours", "nothing", "refused"]
     text: str  # our flag, or the reason
     has_value: bool = False
+    has_more: bool = False  # further values may follow the first
+    only: tuple[str, ...] = ()  # values that change nothing, if others would change something
+    otherwise: str = ""  # why those are refused
 
 
 def _ours(text: str, *, has_value: bool = False) -> PeerFlag:
@@ -23,8 +26,13 @@ def _ours(text: str, *, has_value: bool = False) -> PeerFlag:
     return PeerFlag(means="ours", text=text, has_value=has_value)
 
 
-def _nothing(text: str, *, has_value: bool = False) -> PeerFlag:
-    return PeerFlag(means="nothing", text=text, has_value=has_value)
+def _nothing(text: str, *, has_value: bool = False, has_more: bool = False) -> PeerFlag:
+    return PeerFlag(means="nothing", text=text, has_value=has_value, has_more=has_more)
+
+
+def _nothing_if(only: tuple[str, ...], text: str, otherwise: str) -> PeerFlag:
+    """Some values change nothing, and all others are refused."""
+    return PeerFlag(means="nothing", text=text, has_value=True, only=only, otherwise=otherwise)
 
 
 def _refused(text: str, *, has_value: bool = False) -> PeerFlag:
@@ -39,7 +47,7 @@ _GRAPHS = "a step that repeats is captured; --disable-cuda-graph turns that off"
 _SIZES = _refused(
     "the sizes of captured steps are chosen for the model and its drafter; omit the flag"
 )
-_WINDOWS = "pages of layers with a sliding window need no setting"
+_WINDOWS = "the memory of layers with a sliding window is divided at start; --window-tokens sets it"
 _EMBEDDINGS = _nothing("texts and embeddings of texts are served together", has_value=True)
 _XGRAMMAR = _nothing("grammars are compiled by xgrammar", has_value=True)
 _EXACT = _refused(
@@ -60,6 +68,7 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--speculative-adaptive": _ours("--adaptive"),
     "--enable-deterministic-inference": _ours("--deterministic"),
     "--disable-log-requests": _ours("--no-access-log"),
+    "--language-model-only": _ours("--limit-mm-per-prompt image=0"),
     "--trust-remote-code": _nothing("code of a checkpoint is never run"),
     "--enable-chunked-prefill": _nothing("prompts are always read in chunks"),
     "--enable-mixed-chunk": _nothing("prompts and answers always share steps"),
@@ -90,6 +99,44 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--disable-hybrid-kv-cache-manager": _nothing(_WINDOWS),
     "--disable-hybrid-swa-memory": _nothing(_WINDOWS),
     "--swa-full-tokens-ratio": _nothing(_WINDOWS, has_value=True),
+    "--load-format": _nothing_if(
+        ("auto", "safetensors", "hf", "gguf"),
+        "weights are safetensors or GGUF files",
+        "weights are read from safetensors or GGUF files; convert them, or use --load-format auto",
+    ),
+    "--max-cpu-loras": _nothing(
+        "an adapter without a place in a step is read from its folder again", has_value=True
+    ),
+    "--lora-backend": _nothing("adapters have one kernel per device", has_value=True),
+    "--lora-target-modules": _nothing(
+        "the folder of an adapter names its modules, and any projection can have one",
+        has_value=True,
+        has_more=True,
+    ),
+    "--moe-runner-backend": _nothing("experts have one kernel per device", has_value=True),
+    "--max-prefill-tokens": _nothing(
+        "prompts are cut into chunks that fit --max-num-batched-tokens", has_value=True
+    ),
+    "--schedule-policy": _nothing_if(
+        ("fcfs",),
+        "requests run in the order of arrival",
+        "requests run in the order of arrival, or by --scheduling-policy priority",
+    ),
+    "--speculative-draft-model-quantization": _nothing_if(
+        ("unquant",),
+        "draft models and heads are loaded as they are stored",
+        "draft models and heads are loaded as they are stored; use a quantised draft folder",
+    ),
+    "--mm-processor-kwargs": _refused(
+        "images are read as preprocessor_config.json says; change that file in a copy of the model",
+        has_value=True,
+    ),
+    "--hf-overrides": _refused(
+        "config.json is read as it is; change that file in a copy of the model", has_value=True
+    ),
+    "--calculate-kv-scales": _refused(
+        "scales of keys and values come from the checkpoint, and are 1 without; omit the flag"
+    ),
     "--prefill-attention-backend": _BOTH_KINDS,
     "--decode-attention-backend": _BOTH_KINDS,
     "--attention-config": _refused("use --attention-backend with a name", has_value=True),
@@ -147,6 +194,8 @@ def take_peer_flags(arguments: list[str], known: set[str]) -> list[str]:
             continue
         if flag.has_value and not value:
             value = _pop_value(name, rest)
+        while flag.has_more and rest and not rest[0].startswith("-"):
+            rest.pop(0)
         taken += _meaning(name, flag, value, known)
     return taken
 
@@ -160,6 +209,8 @@ def _pop_value(name: str, rest: list[str]) -> str:
 def _meaning(name: str, flag: PeerFlag, value: str, known: set[str]) -> list[str]:
     if flag.means == "refused":
         raise ConfigError(f"{name}: {flag.text}")
+    if flag.only and value not in flag.only:
+        raise ConfigError(f"{name} {value}: {flag.otherwise}")
     ours = flag.text.split()
     if flag.means == "nothing" or ours[0] not in known:
         reason = flag.text if flag.means == "nothing" else f"{ours[0]} has no effect here"

@@ -18,6 +18,7 @@ from outrider.config.engine_config import (
 )
 from outrider.config.install_hint import install_hint
 from outrider.config.kv_events_config import parse_kv_events
+from outrider.config.learn_config import NEWEST, LearnConfig, check_learning
 from outrider.config.log_settings import LogFormat, LogLevel, LogSettings
 from outrider.config.lora_checks import check_lora, parse_module
 from outrider.config.parallel_checks import check_parallel
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
 _NEEDED = ("fastapi", "uvicorn", "zmq", "msgspec", "prometheus_client")
 
 
-def _flag(text: str, *, envvar: str | None = None, least: int | None = None) -> Any:
-    return typer.Option(help=text, rich_help_panel="Server", envvar=envvar, min=least)
+def _flag(
+    text: str, *, envvar: str | None = None, least: int | None = None, most: int | None = None
+) -> Any:
+    return typer.Option(help=text, rich_help_panel="Server", envvar=envvar, min=least, max=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,9 @@ class ServerFlags:
         ),
     ] = ""
     max_queued: Annotated[int, _flag("Requests that may wait; more get 429.", least=0)] = 1024
+    request_body: Annotated[
+        int, _flag("MiB that the body of a request may have.", least=1, most=64)
+    ] = 8
     request_memory: Annotated[
         int, _flag("MiB that all requests together may take in the server.", least=1)
     ] = 2048
@@ -128,6 +134,19 @@ class ServerFlags:
         ),
     ] = None
 
+    learn: Annotated[
+        bool, _flag("Train the draft head on answers of this server while it is idle.")
+    ] = False
+    learn_folder: Annotated[
+        str, _flag("Where versions of the head are written; default: in the cache.")
+    ] = ""
+    learn_buffer: Annotated[
+        int, _flag("MiB of texts that it learns from, in memory only.", least=1)
+    ] = 64
+    learn_version: Annotated[
+        int, _flag("Version of the head to start with, to roll back; 0: before learning.", least=-1)
+    ] = NEWEST
+
     kv_events_config: Annotated[
         str, _flag("JSON, as in vLLM: where events of the prefix cache are published.")
     ] = ""
@@ -143,10 +162,21 @@ class ServerFlags:
             backend=self.disaggregation_transfer_backend,
         )
 
+    @property
+    def learning(self) -> LearnConfig:
+        """Whether the draft head is trained, and within which bounds."""
+        return LearnConfig(
+            is_enabled=self.learn,
+            folder=self.learn_folder,
+            buffer_bytes=self.learn_buffer * 2**20,
+            version=self.learn_version,
+        )
+
     def settings(self, model: str) -> "ServeSettings":
         """The settings of a server for the model that --model names."""
         from outrider.server.answer_request import ServedModel
         from outrider.server.async_engine import AsyncEngineRules
+        from outrider.server.body_limits import BodyLimits
         from outrider.server.http_server import ServerTimeouts
         from outrider.server.parsers.answer_parsers import find_parsers
         from outrider.server.run_server import ServeSettings
@@ -160,6 +190,7 @@ class ServerFlags:
                 parsers=find_parsers(reasoning=self.reasoning_parser, calls=self.tool_call_parser),
             ),
             max_queued=self.max_queued,
+            body=BodyLimits(body_bytes=self.request_body * 2**20),
             request_bytes=self.request_memory * 2**20,
             timeouts=ServerTimeouts(
                 worker_s=self.worker_timeout,
@@ -176,6 +207,7 @@ class ServerFlags:
                 returns_hidden_states=self.enable_return_hidden_states,
                 role=self.role,
             ),
+            learn=self.learning,
         )
 
     def web(self) -> "WebSettings":
@@ -237,6 +269,8 @@ def _serve_model(choice: "ModelChoice", config: EngineConfig, settings: "ServeSe
     from outrider.server.start_progress import terminal_display
 
     opened = open_model(choice, config, BarReporter())
+    if settings.learn.is_enabled:
+        check_learning(opened.config)
     if opened.config.parallel.nodes.rank:
         from outrider.runtime.follow_node import follow_node
 

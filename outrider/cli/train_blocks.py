@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Layers = Annotated[int, head_flag("Decoder layers.", min=1)]
 Block = Annotated[int, head_flag("Slots that it runs at once.", min=2, max=64)]
 MarkovRank = Annotated[int, head_flag("Rank of what the token before adds; 0: nothing.", min=0)]
+Confidence = Annotated[bool, head_flag("It also estimates the chance of its drafts.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class BlockShape:
     block: int
     markov_rank: int
     is_next: bool  # a slot predicts the next token, not its own
+    has_confidence: bool = False
 
     @property
     def num_drafts(self) -> int:
@@ -55,10 +57,17 @@ def dspark(
     layers: Layers = 2,
     block: Block = 7,
     markov_rank: MarkovRank = 64,
+    confidence: Confidence = True,
     block_flags: BlockFlags,
 ) -> None:
     """Train a DSpark head: slots predict the next token, and the token before helps."""
-    sizes = BlockShape(layers=layers, block=block, markov_rank=markov_rank, is_next=True)
+    sizes = BlockShape(
+        layers=layers,
+        block=block,
+        markov_rank=markov_rank,
+        is_next=True,
+        has_confidence=confidence,
+    )
     _train(out, flags, block_flags, sizes)
 
 
@@ -77,6 +86,7 @@ def _train(out: Path, flags: TrainFlags, block_flags: BlockFlags, sizes: BlockSh
             is_next=sizes.is_next,
             is_causal=block_flags.causal,
             markov_rank=sizes.markov_rank,
+            has_confidence=sizes.has_confidence,
             intermediate=flags.intermediate,
             heads=flags.heads,
             kv_heads=flags.kv_heads,

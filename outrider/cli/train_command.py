@@ -1,5 +1,6 @@
 """`outrider train`: draft heads from prompts alone."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,39 +29,65 @@ app.command("prompts", cls=GroupedHelp)(train_data.prompts)
 app.command("answers", cls=GroupedHelp)(train_data.answers)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleFlags:
+    """Flags of heads that read the target's states and tokens in their first layer."""
+
+    layout: Annotated[
+        Literal["eagle3", "eagle3.1"],
+        head_flag("eagle3.1 normalises what is tapped and what is handed on."),
+    ] = "eagle3"
+    draft_vocab: Annotated[int, head_flag("Tokens that the head can propose.", min=2)] = 16000
+    head_lr: Annotated[float, training_flag("Share of it for lm_head.", min=0.0)] = 0.1
+    head_frozen: Annotated[
+        float, training_flag("Share of the steps before lm_head moves.", min=0.0)
+    ] = 0.3
+
+    def design(self, flags: TrainFlags, *, layers: int, masked_drafts: int) -> "HeadDesign":
+        from outrider.train.head_design import HeadDesign
+
+        return HeadDesign(
+            layout=self.layout,
+            draft_vocab=self.draft_vocab,
+            layers=layers,
+            masked_drafts=masked_drafts,
+            intermediate=flags.intermediate,
+            heads=flags.heads,
+            kv_heads=flags.kv_heads,
+        )
+
+    def own_training(self, depth: int) -> OwnTraining:
+        return OwnTraining(depth=depth, head_lr=self.head_lr, head_frozen=self.head_frozen)
+
+
 @app.command("eagle3", cls=GroupedHelp)
 @expand_flags
 def eagle3(
     out: Out,
     *,
     flags: TrainFlags,
-    layout: Annotated[
-        Literal["eagle3", "eagle3.1"],
-        head_flag("eagle3.1 normalises what is tapped and what is handed on."),
-    ] = "eagle3",
-    draft_vocab: Annotated[int, head_flag("Tokens that the head can propose.", min=2)] = 16000,
+    eagle_flags: EagleFlags,
     format: Format = "eagle3",
     depth: Annotated[int, training_flag("How often a row is fed with itself.", min=1)] = 5,
-    head_lr: Annotated[float, training_flag("Share of it for lm_head.", min=0.0)] = 0.1,
-    head_frozen: Annotated[
-        float, training_flag("Share of the steps before lm_head moves.", min=0.0)
-    ] = 0.3,
 ) -> None:
     """Train an EAGLE-3 head: answer prompts, learn from the answers, export."""
+    own = replace(eagle_flags.own_training(depth), format=format)
+    flags.train(out, own, lambda: eagle_flags.design(flags, layers=1, masked_drafts=0))
 
-    def design() -> "HeadDesign":
-        from outrider.train.head_design import HeadDesign
 
-        return HeadDesign(
-            layout=layout,
-            draft_vocab=draft_vocab,
-            intermediate=flags.intermediate,
-            heads=flags.heads,
-            kv_heads=flags.kv_heads,
-        )
-
-    own = OwnTraining(depth=depth, head_lr=head_lr, head_frozen=head_frozen, format=format)
-    flags.train(out, own, design)
+@app.command("peagle", cls=GroupedHelp)
+@expand_flags
+def peagle(
+    out: Out,
+    *,
+    flags: TrainFlags,
+    eagle_flags: EagleFlags,
+    layers: Annotated[int, head_flag("Decoder layers.", min=1)] = 4,
+    depth: Annotated[int, training_flag("Drafts of a pass that are trained.", min=1)] = 7,
+) -> None:
+    """Train a P-EAGLE head: an EAGLE-3 head that drafts a block in one pass."""
+    own = eagle_flags.own_training(depth)
+    flags.train(out, own, lambda: eagle_flags.design(flags, layers=layers, masked_drafts=depth))
 
 
 @app.command("export")

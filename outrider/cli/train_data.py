@@ -119,15 +119,22 @@ def answers(
     part: Annotated[
         str, typer.Option(help="2/3: the second third, for several processes.")
     ] = "1/1",
+    turns_s: Annotated[
+        float, answer_flag("Seconds in which the target first writes more user turns.", min=0)
+    ] = 0.0,
+    texts_s: Annotated[
+        float, answer_flag("Seconds in which it then summarises its own answers.", min=0)
+    ] = 0.0,
 ) -> None:
     """Answer prompts with the target and write a file for `train eagle3 --answers`."""
-    from outrider.train.gather_answers import AnswerSource, gather_answers
+    from outrider.train.gather_answers import AnswerSource, OwnPrompts, gather_answers
 
     source = AnswerSource(
         prompts=tuple(prompts),
         answers=(),
         sampling=flags.sampling(max_context=length),
         part=_part(part),
+        own=OwnPrompts(turns_s=turns_s, texts_s=texts_s),
     )
     documents = gather_answers(source, flags.generator(), out, is_complete=False)
     print(f"{out}: {len(documents)} documents")

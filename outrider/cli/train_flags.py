@@ -1,4 +1,4 @@
-"""The flags that `train eagle3`, `dflash` and `dspark` share, and the records they become."""
+"""The flags that all kinds of heads share in `outrider train`, and the records they become."""
 
 import math
 from collections.abc import Callable
@@ -67,6 +67,9 @@ class TrainFlags(AnswerFlags):
     heads: Annotated[int, head_flag("Attention heads; 0: the target's.", min=0)] = 0
     kv_heads: Annotated[int, head_flag("Key-value heads; 0: the target's.", min=0)] = 0
     dtype: HeadDtype = "float16"
+    init_from: Annotated[
+        Path | None, head_flag("A head of the same sizes whose weights and tokens it begins with.")
+    ] = None
     loss: Annotated[Literal["ce", "lk"], training_flag("Cross-entropy, or the LK loss.")] = "ce"
     length: Annotated[int, training_flag("Tokens of a sequence.", min=8)] = 2048
     batch: Annotated[int, training_flag("Sequences of a step.", min=1)] = 8
@@ -85,7 +88,7 @@ class TrainFlags(AnswerFlags):
     attention: Annotated[
         Literal["auto", "dense", "flex"], _run_flag("auto: flex on a GPU, else dense.")
     ] = "auto"
-    compile: Annotated[bool, _run_flag("Compile the loss.")] = False
+    compile: Annotated[bool, _run_flag("Compile layers and loss: faster after a minute.")] = False
     log_every: Annotated[int, _run_flag("Steps between lines of metrics.jsonl.", min=1)] = 20
     eval_every: Annotated[
         int, _run_flag("Steps between examinations on held-out answers.", min=1)
@@ -157,6 +160,7 @@ class TrainFlags(AnswerFlags):
             length=self.length,
             epochs=self.epochs,
             budget_s=self.budget_s,
+            init_from=self.init_from,
         )
 
     def _requested(self) -> "RequestedDevice":

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from outrider.config.attention_choice import AttentionName
 from outrider.errors import ConfigError
@@ -15,10 +15,17 @@ MTP = "mtp"
 TEXT_DRAFTERS = (NGRAM, SUFFIX)  # without a model: they look up text
 HEAD = "head"  # in "head+suffix": the head that ships for the model
 
+DraftDtype = Literal["auto", "target"]
+
 MAX_NODES = 64  # the ancestors of a node are one 64-bit mask
+# Of a model with row state, which grows with the chain: a row of DeepSeek-V4-Flash (43 layers,
+# bfloat16) has 11.5 MB of ring buffers at 1 node, 14.4 at 16 and 23.7 at 64, where 256 rows would
+# take 6 GB from the pages.
+MOST_ROW_NODES = 16
 MAX_SCRATCH = 64  # branches of a round that have draft KV: those of all steps but the last
 
 _STEPS_OF_MODELS = 3
+_FEW_BITS = ("packed", "int8")  # types of weights with which 8 nodes take twice as long as one
 _STEPS_OF_LOOKUPS = {NGRAM: 7, SUFFIX: 15}  # looking up costs nothing, so it drafts further
 
 
@@ -28,6 +35,23 @@ class MatchLengths:
 
     min: int = 1  # verifying a draft costs the same for short and long matches
     max: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeSize:
+    """The size of every draft tree; one node is plain decoding."""
+
+    steps: int
+    topk: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualTrees:
+    """The tree sizes with which a drafter was fastest."""
+
+    tree: TreeSize  # where a step of a few more query tokens takes little more time
+    narrow: TreeSize  # beside weights of few bits on a CPU, where it takes twice the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +67,12 @@ class DraftConfig:
     adaptive: bool = True  # draft less, or not at all, while that is faster
     check: bool = True  # at load, report a model that drafts nothing the target accepts
     attention: AttentionName = AUTO  # backend of a draft model; auto: that of the target
+    usual: UsualTrees | None = None  # the sizes if none are given; None: those of any drafter
+    dtype: DraftDtype = AUTO  # of a head's weights; auto: 8 bits where the target computes float32
+    is_block: bool = False  # `fit_block` found that it drafts a block: branches have no draft KV
 
 
 NO_DRAFT = DraftConfig(drafter=NONE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeSize:
-    """The size of every draft tree; one node is plain decoding."""
-
-    steps: int
-    topk: int
-    nodes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +85,11 @@ class DraftSettings:
     match: MatchLengths
     adaptive: bool
     notes: tuple[str, ...]
+
+
+def check_draft_dtype(value: object) -> None:
+    if value not in get_args(DraftDtype):
+        raise ConfigError(f"--draft-dtype / draft_dtype must be auto or target, got {value!r}")
 
 
 def resolve_budget(config: DraftConfig) -> DraftSettings:
@@ -86,6 +109,14 @@ def resolve_budget(config: DraftConfig) -> DraftSettings:
         adaptive=config.adaptive,
         notes=notes,
     )
+
+
+def fit_weights(config: DraftConfig, dtype: str) -> DraftConfig:
+    """The config with the drafter's usual sizes beside weights of this type, if none are given."""
+    if config.usual is None or (config.steps, config.topk, config.nodes) != (AUTO, AUTO, AUTO):
+        return config
+    tree = config.usual.narrow if dtype in _FEW_BITS else config.usual.tree
+    return replace(config, steps=tree.steps, topk=tree.topk, nodes=tree.nodes)
 
 
 def fit_modules(config: DraftConfig, *, num_modules: int) -> DraftConfig:
@@ -115,9 +146,9 @@ def fit_block(
     most: int,
 ) -> DraftConfig:
     """The sizes for a model that drafts a block: the usual one, unless sizes are given."""
+    config = replace(config, is_block=True)
     if config.steps == AUTO and config.nodes == AUTO:
-        topk = 1 if config.topk == AUTO else config.topk
-        return replace(config, steps=max(1, min(usual, 1 + MAX_SCRATCH // max(topk, 1))))
+        return replace(config, steps=min(usual, MAX_NODES - 1))
     steps = config.steps if isinstance(config.steps, int) else _complete(config).steps
     if config.steps == AUTO:
         return replace(config, steps=min(steps, most))
@@ -186,7 +217,7 @@ def _complete(config: DraftConfig) -> TreeSize:
     else:
         usual = _STEPS_OF_LOOKUPS.get(config.drafter, _STEPS_OF_MODELS)
         steps = min(usual, 1 + MAX_SCRATCH // topk)
-    if config.drafter not in TEXT_DRAFTERS:
+    if config.drafter not in TEXT_DRAFTERS and not config.is_block:
         check_branches(steps, topk, flags=("--steps", "--topk"))
     nodes = min(MAX_NODES, 1 + steps * topk) if config.nodes == "auto" else config.nodes
     return TreeSize(steps=steps, topk=topk, nodes=nodes)

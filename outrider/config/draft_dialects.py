@@ -33,6 +33,7 @@ _VLLM_MODULES = (
     "qwen3_next_mtp",
     "qwen3_5_mtp",
 )
+_DSPARK = "dspark"  # with a model: a head; without: the drafter inside of the target
 _VLLM_KEYS = (
     "method",
     "model",
@@ -44,7 +45,7 @@ _VLLM_KEYS = (
     "parallel_drafting",
 )
 _MAX_LOOKUP = 2**20  # longer than any context
-_SGLANG_MODELS = ("EAGLE", "EAGLE3", "STANDALONE", "DFLASH")
+_SGLANG_MODELS = ("EAGLE", "EAGLE3", "STANDALONE", "DFLASH", "DSPARK")
 _SGLANG_MODULES = "NEXTN"
 SGLANG_KEYS = ("algorithm", "draft_model_path", "num_steps", "eagle_topk", "num_draft_tokens")
 
@@ -91,7 +92,7 @@ def choose_dialect(
     """The config of the one dialect that was used; `own` if no flag of another engine was given.
 
     `vllm` is None if --speculative-config was not given; an empty object was given and is refused.
-    `adaptive`, `check` and `attention` have flags of their own, which go with every dialect.
+    `adaptive`, `check`, `attention` and `dtype` have flags of their own for every dialect.
     """
     given = {
         "--draft, --steps, --topk, --nodes": own != _with_shared(DraftConfig(), own),
@@ -116,7 +117,9 @@ def _with_shared(config: DraftConfig, own: DraftConfig) -> DraftConfig:
             "--speculative-draft-attention-backend and attention_backend of --speculative-config "
             "choose two backends; keep one of them"
         )
-    return replace(config, adaptive=own.adaptive, check=own.check, attention=attention)
+    return replace(
+        config, adaptive=own.adaptive, check=own.check, attention=attention, dtype=own.dtype
+    )
 
 
 def _vllm_drafter(fields: Mapping[str, Any]) -> str:
@@ -129,7 +132,7 @@ def _vllm_drafter(fields: Mapping[str, Any]) -> str:
         if model is not None:
             raise ConfigError("the method suffix takes no model; leave one of them out")
         return SUFFIX
-    if method in _VLLM_MODULES:
+    if method in _VLLM_MODULES or (method == _DSPARK and model is None):
         if model is not None:
             raise ConfigError(f"the method {method} takes no model; the target holds its modules")
         return MTP
@@ -155,6 +158,8 @@ def _sglang_drafter(flags: Mapping[str, Any]) -> str:
         if model is not None:
             raise ConfigError("NGRAM takes no model; leave out --speculative-draft-model-path")
         return NGRAM
+    if algorithm == _DSPARK.upper() and model is None:
+        return MTP
     if algorithm == _SGLANG_MODULES:
         if model is not None:
             raise ConfigError(

@@ -12,9 +12,25 @@ Auto = Literal["auto"]
 # packed: weights from GGUF blocks stay in them on a CPU, all others are float32
 Dtype = Literal["float32", "bfloat16", "float16", "int8", "packed"]
 Quantization = Literal["none", "fp8"]  # of weights that a folder stores as floats, at load
-# auto: that of activations; fp8 is fp8_e4m3 (vLLM's names)
-KVCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"]
-KVDtype = Literal["auto", "fp8_e4m3", "fp8_e5m2"]
+# Also the forms that folders are stored in, with the names of vLLM and SGLang; they change nothing.
+QuantizationFlag = Literal[
+    "none",
+    "fp8",
+    "fbgemm_fp8",
+    "compressed-tensors",
+    "mxfp4",
+    "gguf",
+    "modelopt",
+    "modelopt_fp8",
+    "modelopt_fp4",
+    "gptq",
+    "gptq_marlin",
+    "awq",
+    "awq_marlin",
+]
+# auto: that of activations, and so are the wide types; fp8 is fp8_e4m3 (vLLM's names)
+KVCacheDtype = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2"]
+KVDtype = Literal["auto", "bfloat16", "float16", "float32", "fp8_e4m3", "fp8_e5m2"]
 Executor = Literal["eager", "graph", "breakable", "tape"]
 Arithmetic = Literal["fast", "fixed"]  # fixed: the bits of a row depend on its text only
 DRAFT_ARITHMETIC: Arithmetic = "fast"  # drafts never change a token, whatever their bits
@@ -34,6 +50,9 @@ class CacheConfig:
     # Of models with row state: copies that the prefix cache can continue from. auto: those that fit
     # into a fifth of the memory for KV
     row_snapshots: int | Auto = "auto"
+    # Of models with sliding windows: tokens that the layers with a window have room for, of all
+    # requests together. auto: what rows can need, if that leaves enough to the other layers
+    window_tokens: int | Auto = "auto"
     kv_dtype: KVCacheDtype = "auto"  # in which keys and values are stored
     memory_share: float = 0.9  # of a GPU's memory, for everything that the engine allocates
 
@@ -104,6 +123,7 @@ class LoraConfig:
     """LoRA adapters of the target, which requests name. The names of the sizes are vLLM's."""
 
     is_enabled: bool = False
+    for_drafts: bool = False  # of the draft head, too
     max_loras: int = 4  # adapters that can run in one step; others wait
     max_rank: int = 16  # of an adapter; memory is reserved for it
     modules: tuple[tuple[str, str], ...] = ()  # names and paths that a server starts with
@@ -124,7 +144,7 @@ class EngineConfig:
     """All settings of an engine, besides the model's folder."""
 
     dtype: Dtype | Auto = "auto"
-    quantization: Quantization = "none"
+    quantization: QuantizationFlag = "none"
     device: str = "auto"  # "cpu", "cuda", "cuda:1", ...
     execution: ExecutionConfig = ExecutionConfig()
     attention: AttentionName = "auto"  # backend of the target
@@ -135,4 +155,5 @@ class EngineConfig:
     kv_events: KVEventsConfig = NO_KV_EVENTS
     draft: DraftConfig = NO_DRAFT  # "auto" must be resolved by find_drafter first
     lora: LoraConfig = LoraConfig()
+    has_tower: bool = True  # the vision tower is loaded, if the model has one that is supported
     tokenizer_folder: str = ""  # whose vocabulary grammars use; empty for the model's folder

@@ -13,6 +13,10 @@ def check_lora(config: LoraConfig) -> None:
     """Raise the first thing that is wrong with the adapters."""
     if not isinstance(config.is_enabled, bool):
         raise ConfigError(f"enable_lora must be a bool, got {config.is_enabled!r}")
+    if not isinstance(config.for_drafts, bool):
+        raise ConfigError(f"enable_draft_lora must be a bool, got {config.for_drafts!r}")
+    if config.for_drafts and not config.is_enabled:
+        raise ConfigError("--enable-draft-lora (enable_draft_lora) needs --enable-lora")
     sizes = (
         ("max_loras", config.max_loras, MAX_LORAS),
         ("max_lora_rank", config.max_rank, MAX_LORA_RANK),

@@ -18,7 +18,7 @@ from outrider.config.engine_config import (
     Executor,
     KVCacheDtype,
     KVDtype,
-    Quantization,
+    QuantizationFlag,
 )
 from outrider.errors import ConfigError
 
@@ -68,6 +68,8 @@ class Settings:
     num_sharing: int = 1  # processes that share the memory of the device
     kv_dtype: KVDtype = "auto"  # auto: the type of activations
     attention: AttentionChoice = USUAL_ATTENTION
+    # Layers with a sliding window keep what they see. A role ships whole texts to another server.
+    has_window_pages: bool = True
 
 
 def resolve_settings(
@@ -87,7 +89,7 @@ def resolve_settings(
     if rows == "auto":
         rows = _CPU_ROWS if on_cpu else _GPU_ROWS
     return Settings(
-        dtype=("packed" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype,
+        dtype=resolve_dtype(config, num_cuda=num_cuda),
         device=device,
         execution=_execution(config, on_cpu=on_cpu),
         memory_share=config.cache.memory_share,
@@ -105,7 +107,14 @@ def resolve_settings(
         attention=resolve_attention(
             target=config.attention, draft=config.draft.attention, on_cpu=on_cpu
         ),
+        has_window_pages=config.disaggregation.mode == "null",
     )
+
+
+def resolve_dtype(config: EngineConfig, *, num_cuda: int) -> Dtype:
+    """The type of the weights. Sizes of draft trees depend on it, and other settings on them."""
+    on_cpu = _device(config.device, num_cuda) == "cpu"
+    return ("packed" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype
 
 
 def _execution(whole: EngineConfig, *, on_cpu: bool) -> ExecutionSettings:
@@ -160,9 +169,9 @@ def _step_tokens(config: EngineConfig, rows: int, *, on_cpu: bool) -> int:
 def _check(config: EngineConfig) -> None:
     limits, cache, execution = config.limits, config.cache, config.execution
     _check_choice("--dtype / dtype", config.dtype, ("auto", *get_args(Dtype)))
-    _check_choice("--quantization / quantization", config.quantization, get_args(Quantization))
+    _check_choice("--quantization / quantization", config.quantization, get_args(QuantizationFlag))
     _check_choice("--kv-cache-dtype / kv_cache_dtype", cache.kv_dtype, get_args(KVCacheDtype))
-    if config.quantization != "none" and config.dtype == "int8":
+    if config.quantization == "fp8" and config.dtype == "int8":
         raise ConfigError("--dtype int8 and --quantization quantise twice; keep one of them")
     _check_choice("--executor / executor", execution.executor, ("auto", *get_args(Executor)))
     _check_choice("--record / record", execution.record, ("auto", *get_args(CaptureTime)))
@@ -173,6 +182,9 @@ def _check(config: EngineConfig) -> None:
     snapshots = cache.row_snapshots
     if snapshots != "auto" and (not isinstance(snapshots, int) or snapshots < 0):
         raise ConfigError(f"row_snapshots must be auto, 0 or more, got {snapshots!r}")
+    windows = cache.window_tokens
+    if windows != "auto" and (not isinstance(windows, int) or windows < 0):
+        raise ConfigError(f"window_tokens must be auto, 0 or more, got {windows!r}")
     share = cache.memory_share
     if not isinstance(share, float | int) or not 0 < share <= 1:
         raise ConfigError(f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}")

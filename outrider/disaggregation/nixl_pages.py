@@ -1,6 +1,7 @@
 """Pages by NIXL: the decode side reads the memory of the prefill side, by RDMA where it exists."""
 
 import base64
+import importlib
 import os
 import threading
 import uuid
@@ -8,14 +9,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from nixl._api import nixl_agent, nixl_agent_config
 
+from outrider.config.role_checks import nixl_package
 from outrider.disaggregation.offer_key import OfferKey
 from outrider.disaggregation.page_bytes import PageBytes
 from outrider.disaggregation.side_channel import Message, SideChannel
 from outrider.wire.kv_transfer import SharedPrompt
 
 Region = tuple[int, int, int]  # address, bytes, device
+_LOOK_US = 20_000  # between two looks at UCX without an event: some events wake no thread
 
 
 class NixlMemory:
@@ -25,7 +27,7 @@ class NixlMemory:
         self._parts = pages.parts  # registered memory must stay
         self._lock = threading.Lock()  # the agent is not safe for threads
         _allow_reads_between_gpus()
-        self._agent = nixl_agent(f"outrider-{uuid.uuid4()}", nixl_agent_config(backends=["UCX"]))
+        self._agent = _open_agent(f"outrider-{uuid.uuid4()}")
         self.kind = "VRAM" if any(part.get_device() >= 0 for part in self._parts) else "DRAM"
         self._peers: dict[bytes, str] = {}  # names of agents by their metadata
         self._agent.register_memory([_whole(part) for part in self._parts], self.kind)
@@ -62,7 +64,7 @@ class NixlMemory:
                 self._peers[metadata],
             )
             state = self._agent.transfer(handle)
-        return NixlRead(self, handle, state)
+        return NixlRead(self, handle, state, num_bytes=sum(each[1] for each in local))
 
     def look(self, handle: Any) -> str:
         """The state of a read: PROC, DONE, or what ended it."""
@@ -79,7 +81,8 @@ class NixlMemory:
 class NixlRead:
     """A read in flight. A stopped peer may finish it much later, so its pages wait until then."""
 
-    def __init__(self, memory: NixlMemory, handle: Any, state: str) -> None:
+    def __init__(self, memory: NixlMemory, handle: Any, state: str, *, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
         self._memory = memory
         self._handle = handle
         self._state = "PROC" if state == "DONE" else state  # `look` gives the handle back
@@ -129,6 +132,24 @@ class NixlSink:
     ) -> NixlRead:
         del channel, key
         return self._memory.begin_read(welcome, theirs[len(theirs) - len(ours) :], ours)
+
+
+def _open_agent(name: str) -> Any:
+    """An agent whose thread sleeps until UCX has an event.
+
+    NIXL's Python class has no argument for the delay of that thread and sets 0: the thread then
+    never sleeps, and an idle engine needs a whole core. So the class gets an agent of ours.
+    """
+    api = importlib.import_module(f"{nixl_package()}._api")
+    bindings = importlib.import_module(f"{nixl_package()}._bindings")
+    agent = api.nixl_agent(name, api.nixl_agent_config(backends=[]))
+    config = bindings.nixlAgentConfig()
+    config.useProgThread = True
+    config.syncMode = bindings.NIXL_THREAD_SYNC_NONE
+    config.pthrDelay = _LOOK_US
+    agent.agent = bindings.nixlAgent(name, config)
+    agent.create_backend("UCX")
+    return agent
 
 
 def _allow_reads_between_gpus() -> None:

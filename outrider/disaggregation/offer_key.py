@@ -25,5 +25,13 @@ def room_of(message: Mapping[str, object]) -> str:
     return room
 
 
+def first_page_of(message: Mapping[str, object]) -> int:
+    """The place of the first page that a reader wants; raises ValueError if it is no number."""
+    first = message.get("first")
+    if not isinstance(first, int):
+        raise ValueError("a message names no first page")
+    return first
+
+
 def offer_key_of(message: Mapping[str, object]) -> OfferKey:
     return OfferKey(room_of(message), str(message.get("nonce")))

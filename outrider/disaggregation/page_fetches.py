@@ -42,7 +42,12 @@ class PageFetch:
     writable: DeviceEvent  # after it, no earlier step writes the pages
     outcome: "Future[str]" = field(default_factory=Future)
     reads: list[PageRead] = field(default_factory=list)
+    received: list[int] = field(default_factory=list)  # bytes of the side channel, at the end
     cancelled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.received) + sum(read.num_bytes for read in self.reads)
 
     def cancel(self) -> None:
         self.cancelled.set()
@@ -104,7 +109,11 @@ class PageFetches:
         """Never raises: a transfer without an outcome would hold its requests for ever."""
         try:
             with self._channel(fetch.order) as opened:
-                self._fetch(fetch, opened)
+                opened.channel.take_num_received()
+                try:
+                    self._fetch(fetch, opened)
+                finally:
+                    fetch.received.append(opened.channel.take_num_received())
             reason = ""
         except (OSError, ConfigError) as error:
             reason = f"{fetch.order.host}:{fetch.order.port}: {error}"

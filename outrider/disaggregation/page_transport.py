@@ -25,6 +25,11 @@ class PageSource(Protocol):
 class PageRead(Protocol):
     """One read into pages of this engine."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that do not come over the side channel, which counts its own."""
+        ...
+
     def is_done(self) -> bool:
         """Whether all bytes are there; raises OSError if they cannot come."""
         ...

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from outrider.disaggregation.offer_board import OfferBoard
-from outrider.disaggregation.offer_key import OfferKey, offer_key_of, room_of
+from outrider.disaggregation.offer_key import OfferKey, first_page_of, offer_key_of, room_of
 from outrider.disaggregation.page_transport import PageSource
 from outrider.disaggregation.side_channel import Message, SideChannel, open_channel
 from outrider.disaggregation.transfer_facts import difference
@@ -126,7 +126,7 @@ class PrefillServer:
             case "row":
                 self._send_row(channel, key)
             case "read":
-                self._send_pages(channel, key, int(message["first"]))
+                self._send_pages(channel, key, first_page_of(message))
             case kind:
                 raise ValueError(f"a message of kind {kind!r} is unknown")
 

@@ -37,6 +37,7 @@ class SideChannel:
         self._opened = opened
         self._tags = tags
         self._stall_s = stall_s  # for a whole message: one may come byte by byte
+        self._num_received = 0  # bytes since the last `take_num_received`
 
     @property
     def is_closed(self) -> bool:
@@ -44,6 +45,11 @@ class SideChannel:
         poll = select.poll()  # `select` takes no file numbers above 1023
         poll.register(self._opened.socket, select.POLLIN)
         return bool(poll.poll(0))
+
+    def take_num_received(self) -> int:
+        """Bytes that have come since the last call, those of messages and tags included."""
+        num_bytes, self._num_received = self._num_received, 0
+        return num_bytes
 
     def send(self, message: Message) -> None:
         self.send_bytes(json.dumps(message).encode())
@@ -108,6 +114,7 @@ class SideChannel:
             num_bytes = self._opened.socket.recv_into(left)
             if not num_bytes:
                 raise ConnectionError("the peer closed the side channel")
+            self._num_received += num_bytes
             left = left[num_bytes:]
 
     def close(self) -> None:

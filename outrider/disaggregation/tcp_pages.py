@@ -38,6 +38,8 @@ class TcpSource:
 class FinishedRead:
     """A read that has ended before it is returned."""
 
+    num_bytes = 0  # all came over the side channel
+
     def is_done(self) -> bool:
         return True
 

@@ -8,7 +8,8 @@ from outrider import __version__
 from outrider.config.engine_config import EngineConfig
 from outrider.config.settings import Settings
 from outrider.disaggregation.page_bytes import PageBytes
-from outrider.runtime.node_facts import fingerprint
+from outrider.hub.weights_fingerprint import fingerprint
+from outrider.runtime.resolve_quantization import resolve_quantization
 from outrider.runtime.row_images import RowImages
 from outrider.wire.runner_facts import RunnerFacts
 
@@ -29,7 +30,7 @@ def transfer_facts(
         "model files": fingerprint(folder),
         "drafter": fingerprint(drafter) if drafter.exists() else config.draft.drafter,
         "dtype": settings.dtype,  # KV of packed, int8 and float32 weights has one type on a CPU
-        "quantization": config.quantization,
+        "quantization": resolve_quantization(folder, config.quantization),
         "arithmetic": settings.execution.arithmetic,
         "page size": str(facts.host.page_size),
         "lookahead of the drafter": str(facts.draft.lookahead),

@@ -20,6 +20,9 @@ from outrider.engine.draft_trials import (
     MovingMean,
     Trial,
     UsualSeconds,
+    accept_rate_of,
+    could_pay,
+    emitted_at,
 )
 from outrider.wire.draft_budget import FEWEST_SHARING, Budget, Rung, ladder_of
 
@@ -29,6 +32,7 @@ _FIRST_PLAIN = 2  # plain steps of a small batch that show whether drafts are fr
 _WORTH_STARTING = 1.5  # gain from which a small batch begins with drafts
 _TRIAL_STEPS = 3
 _MOST_SLOW = 2  # steps that end a trial of drafts
+_MOST_UNEXPLAINED = 2.0  # times the price: a prompt token costs less than one of many short rows
 _EXPECTED_ROUNDS = 16  # that an estimate from another rung counts for
 _LEAST_GAIN = 1.03  # a smaller gain is not worth new shapes
 _PLAIN_GAIN = 0.98  # plain decoding is chosen unless drafts gain more than the rest
@@ -224,6 +228,7 @@ class Adaptation:
         most = self._likely_gain(rung) / self._net(size, trial.seconds.usual)
         is_hopeless = rung > size.chosen and samples > 0 and most < now
         is_hopeless |= trial.num_slow >= _MOST_SLOW
+        is_hopeless |= self._is_unpaid(size, trial)
         is_new = size.num_steps - trial.since < LONGEST_TRIAL
         if is_new and not is_complete and not is_hopeless:
             return
@@ -234,7 +239,22 @@ class Adaptation:
         elif is_complete and self._rate(size, rung, trial.seconds.usual) > least * now:
             size.adopt(rung)
         else:
-            size.wait(rung, is_complete=is_complete)
+            is_usual = self._is_usual(size, trial)
+            size.wait(rung, is_sure=is_complete or is_usual)
+            if is_usual and not could_pay(self.ladder, trial, size.costs[0].usual):
+                size.wait_long(rung)
+
+    def _is_unpaid(self, size: BatchSize, trial: Trial) -> bool:
+        """Whether a trial of drafts that are not free lost more than trials may."""
+        if size.chosen or not trial.num_samples or self.trial_credit_s >= 0:
+            return False
+        return trial.seconds.usual > (1 + _FREE_SHARE) * size.costs[0].usual
+
+    def _is_usual(self, size: BatchSize, trial: Trial) -> bool:
+        """Whether the price of prompt tokens explains what drafts cost more than plain decoding."""
+        drafts_s, plain_s = self._drafts_s(size.rows.value, trial.rung), size.costs[0].usual
+        is_from_plain = size.chosen == 0 and trial.num_samples > 0 and drafts_s > 0
+        return is_from_plain and trial.seconds.usual < _MOST_UNEXPLAINED * (plain_s + drafts_s)
 
     def _like(self, num_rows: int, num_prompt: int) -> BatchSize:
         """The measurements of this batch size, or of the nearest size while there are none."""
@@ -351,20 +371,9 @@ class Adaptation:
         own = self._gains[rung]
         if rung == 0 or chosen in (0, rung):
             return own.value if rung else 1.0
-        most = self.ladder[rung].most_emitted
-        expected = _emitted(self._accept_rate(chosen), most)
+        rate = accept_rate_of(self._gains[chosen].value, self.ladder[chosen].most_emitted)
+        expected = emitted_at(rate, self.ladder[rung].most_emitted)
         return (own.value * own.num + expected * _EXPECTED_ROUNDS) / (own.num + _EXPECTED_ROUNDS)
-
-    def _accept_rate(self, rung: int) -> float:
-        """The rate at which every draft of a chain would be accepted, by what the rung emits."""
-        low, high, most = 0.0, 1.0, self.ladder[rung].most_emitted
-        for _ in range(10):  # bisection
-            middle = (low + high) / 2
-            if _emitted(middle, most) < self._gains[rung].value:
-                low = middle
-            else:
-                high = middle
-        return (low + high) / 2
 
     def _net(self, size: BatchSize, seconds: float) -> float:
         """Seconds of a step without those that its prompt tokens cost, each at the price of a draft
@@ -381,8 +390,3 @@ class Adaptation:
         each = max(size.costs[top].usual - plain.usual, 0.0) / num_drafts
         prompt_s = min(each * prompt, _MOST_PROMPT * plain.usual)
         return max(seconds - prompt_s, _LEAST_SECONDS)
-
-
-def _emitted(accept_rate: float, most: int) -> float:
-    """Tokens of a round whose drafts are accepted at this rate each."""
-    return sum(accept_rate**depth for depth in range(most))

@@ -57,6 +57,7 @@ class DecodeRole:
         self._quarantine: list[Arrival] = []  # given up, but perhaps still being written
         self._total_done = 0
         self._total_failed = 0
+        self._total_bytes = 0
 
     @property
     def counts(self) -> TransferCounts:
@@ -68,6 +69,7 @@ class DecodeRole:
             pages=sum(len(each.pages) for each in held),
             total_done=self._total_done,
             total_failed=self._total_failed,
+            total_bytes=self._total_bytes,
         )
 
     @property
@@ -153,6 +155,7 @@ class DecodeRole:
     def _settle(self, arrival: Arrival) -> None:
         """A transfer has ended: its pages are published, or wait until nothing writes them."""
         del self._arrivals[arrival.source]
+        self._total_bytes += arrival.fetch.num_bytes
         reason = arrival.fetch.outcome.result()
         if arrival.requests and not reason and not arrival.is_void:
             self._total_done += 1

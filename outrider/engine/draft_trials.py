@@ -5,7 +5,10 @@ Slow steps that something else caused do not count. It has no clock: steps are i
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from outrider.wire.draft_budget import Rung
 
 FIRST_STEPS = 4  # of a new batch size; then another rung is tried
 TRIAL_ROUNDS = 8  # rows times steps of a trial: few rows need more steps to show their gain
@@ -90,6 +93,33 @@ class Trial:
         return self.num_samples + self.num_in_flight < num_wanted
 
 
+def emitted_at(accept_rate: float, most: int) -> float:
+    """Tokens of a round whose drafts are accepted at this rate each."""
+    return sum(accept_rate**depth for depth in range(most))
+
+
+def accept_rate_of(emitted: float, most: int) -> float:
+    """The rate at which every draft of a chain would be accepted, by what a round emits."""
+    low, high = 0.0, 1.0
+    for _ in range(10):  # bisection
+        middle = (low + high) / 2
+        if emitted_at(middle, most) < emitted:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def could_pay(ladder: Sequence[Rung], trial: Trial, plain_s: float) -> bool:
+    """Whether a rung would be faster than plain decoding if all its drafts were accepted, by the
+    cost of the rung that was tried.
+    """
+    drafts_s = max(trial.seconds.usual - plain_s, 0.0) / ladder[trial.rung].drafts
+    return any(
+        rung.most_emitted * plain_s > plain_s + rung.drafts * drafts_s for rung in ladder[1:]
+    )
+
+
 class BatchSize:
     """Batches of about one size: the cost of each rung, and when the next trials are due."""
 
@@ -161,17 +191,24 @@ class BatchSize:
         self.trial = Trial(rung=rung, since=self.num_steps, most_s=most_s)
 
     def end_trial(self, trial: Trial, *, is_complete: bool) -> None:
-        """An incomplete trial was ended by a slow step, which may have had another cause."""
+        """A slow step may have ended an incomplete trial."""
         self.trial = None
         if is_complete:
             self.costs[trial.rung] = trial.seconds
 
-    def wait(self, rung: int, *, is_complete: bool) -> None:
-        """The trial did not change the choice: the one after the next waits longer."""
+    def wait(self, rung: int, *, is_sure: bool) -> None:
+        """The trial did not change the choice: the one after the next waits longer, and more so if
+        nothing else made its steps slow.
+        """
         self.due[rung] = self.num_steps + self.waits[rung]
         growth, most = (_DRAFT_GROWTH, DRAFT_WAIT) if rung else (_PLAIN_GROWTH, PLAIN_WAIT)
-        growth = growth if is_complete else min(growth, _CUT_GROWTH)
+        growth = growth if is_sure else min(growth, _CUT_GROWTH)
         self.waits[rung] = min(self.waits[rung] * growth, most)
+
+    def wait_long(self, rung: int) -> None:
+        """No text would make the rung pay."""
+        self.waits[rung] = float(DRAFT_WAIT)
+        self.due[rung] = float(self.num_steps + DRAFT_WAIT)
 
     def adopt(self, rung: int) -> None:
         """Choose the rung. After a change between plain decoding and drafts, the other is tried

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from outrider.engine.active_clock import ActiveClock
 from outrider.engine.admission import check_request
 from outrider.engine.engine_role import EngineRole
-from outrider.engine.failure_reason import failure_reason
+from outrider.engine.failure_reason import LOST, STOPPED_MID_STEP, failure_reason
 from outrider.engine.new_requests import NewRequests
 from outrider.engine.pending_requests import PendingRequests
 from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.engine.request import Placement, Request
 from outrider.engine.runner_home import HomeRunner, NoHome, RunnerHome, SleepingRunner
 from outrider.engine.scheduler import Scheduler
-from outrider.engine.step_decision import ExpectedStep
+from outrider.engine.step_decision import ExpectedStep, running_requests
 from outrider.engine.step_watch import OnSteps, StepWatch
 from outrider.errors import CapacityError, RequestError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
@@ -30,9 +30,6 @@ from outrider.wire.step_result import NO_DETAILS, StepResult
 from outrider.wire.submission import Limits, RequestUpdate, Submission
 
 _log = logging.getLogger(__name__)
-
-_LOST = "the device is lost to this process after a failed step; restart the process"
-_STOPPED_MID_STEP = "the engine was stopped in the middle of a step; load the model again"
 
 
 class Engine:
@@ -191,11 +188,7 @@ class Engine:
         self._check_alive()  # one of the steps may have lost the device
         if level:
             self._home.offload(level)
-            self._earlier_counts = self._counts
-            self._use(SleepingRunner())
-            self._scheduler.start_over(())
-            self._home.release_memory()
-            self._asleep |= {"weights", "kv_cache"}
+            self._drop_runner()
         self._asleep |= {"scheduling"}
 
     def wake_up(self, tags: Sequence[SleepTag] = ALL_TAGS) -> None:
@@ -215,6 +208,24 @@ class Engine:
             self._asleep |= {"kv_cache"}  # an earlier call may have taken it out already
             self._use(self._home.build_again())
         self._asleep = frozenset()
+
+    def use_head(self, folder: str) -> None:
+        """End every request, then draft with another head; refuses one that cannot be loaded."""
+        self._check_awake()
+        self.sleep(0)
+        try:
+            self._home.use_head(folder)
+            self._drop_runner()  # what the old head computed is nowhere any more
+        finally:
+            self.wake_up()
+
+    def _drop_runner(self) -> None:
+        """Give back the runner and its KV, until `wake_up` builds another."""
+        self._earlier_counts = self._counts
+        self._use(SleepingRunner())
+        self._scheduler.start_over(())
+        self._home.release_memory()
+        self._asleep |= {"weights", "kv_cache"}
 
     def _use(self, runner: HomeRunner) -> None:
         """Replace the runner. No request and no step is in flight."""
@@ -246,7 +257,7 @@ class Engine:
         except Exception as error:
             return self._start_over(failing, error)
         except BaseException:  # how much of the step was done is unknown
-            self._end_reason = _STOPPED_MID_STEP
+            self._end_reason = STOPPED_MID_STEP
             raise
         return self.absorb(result)
 
@@ -300,14 +311,14 @@ class Engine:
         self.num_failed_steps += 1
         dropped = list(self._in_flight)
         self._in_flight.clear()
-        failed, fix = self._running(failing), "try again"
+        failed, fix = running_requests(failing, self._requests), "try again"
         try:
             self._runner.restart()
         except Exception:
-            _log.exception("%s", _LOST)
-            self._end_reason = _LOST
+            _log.exception("%s", LOST)
+            self._end_reason = LOST
             self._lost_results = dropped
-            failed, fix = list(self._requests.values()), _LOST
+            failed, fix = list(self._requests.values()), LOST
         self._pending.role.drop()
         placed = [each for each in failed if each not in self._pending]
         self._scheduler.start_over(placed, num_held=self._pending.role.counts.pages)
@@ -327,19 +338,11 @@ class Engine:
                 refused.append(self._fail(request, failure))
         return tuple(refused)
 
-    def _running(self, steps: list[ExpectedStep]) -> list[Request]:
-        """The requests of these steps that have not ended since; each once."""
-        requests = dict.fromkeys(
-            placement.request for step in steps for placement in step.placements
-        )
-        return [each for each in requests if self._requests.get(each.request_id) is each]
-
     def _fail(self, request: Request, failure: RequestFailure) -> RequestUpdate:
         request.fail(failure)
         self._forget(request)
         self._active.note(has_work=self.has_work)
-        update = RequestUpdate(request.request_id, (), (), request.finish, request.progress)
-        return update._replace(queued_s=request.queued_s, failure=failure)
+        return request.update((), NO_DETAILS)._replace(failure=failure)
 
     def _forget(self, request: Request) -> None:
         del self._requests[request.request_id]

@@ -2,6 +2,8 @@
 
 import re
 
+LOST = "the device is lost to this process after a failed step; restart the process"
+STOPPED_MID_STEP = "the engine was stopped in the middle of a step; load the model again"
 _LONGEST_REASON = 200  # characters of an error's message; the log has all of it
 
 

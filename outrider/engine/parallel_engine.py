@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from outrider.engine.engine import Engine
+from outrider.engine.failure_reason import STOPPED_MID_STEP
 from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.engine.step_watch import OnSteps
-from outrider.errors import RequestError
+from outrider.errors import ConfigError, RequestError
 from outrider.wire.adapter import Adapter
 from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import EngineStats, joined_ranks
@@ -138,6 +139,11 @@ class ParallelEngine:
         for engine in self._engines:
             engine.wake_up(tags)
 
+    def use_head(self, folder: str) -> None:
+        raise ConfigError(
+            f"the ranks of --data-parallel-size cannot change to the head {folder}; restart"
+        )
+
     def step(self) -> tuple[RequestUpdate, ...]:
         """One step of all ranks; read the oldest results if they are due."""
         refused = tuple(update for engine in self._engines for update in engine.refuse())
@@ -150,7 +156,7 @@ class ParallelEngine:
             self._end(f"a step of several ranks failed: {error}")
             return ()
         except BaseException:  # how much of the step was done on which rank is unknown
-            self._end("the engine was stopped in the middle of a step; load the model again")
+            self._end(STOPPED_MID_STEP)
             raise
 
     def _end(self, reason: str) -> None:

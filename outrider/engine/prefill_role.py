@@ -37,6 +37,7 @@ class PrefillRole(NothingArrives):
             pages=pages,
             total_done=self._total_offered,
             total_failed=0,
+            total_bytes=0,
         )
 
     def keeps(self, request: Request) -> bool:

@@ -68,6 +68,11 @@ class Placement:
         return self.request.precedence
 
     @property
+    def fewest_cached(self) -> int:
+        """Of a decode row: tokens that are cached at least. A round emits one or more."""
+        return len(self.request.tokens) - 1 + self.num_in_flight
+
+    @property
     def num_until_stop(self) -> int:
         """The most tokens that its next chunk can have."""
         return next((cut for cut in self.cuts if cut > self.bound), self.goal) - self.bound

@@ -55,8 +55,8 @@ class RowBorders:
         slots = self._cache.slots
         if isinstance(slots, NoSlots):
             return 0
-        fewest = len(placement.request.tokens) - 1 + placement.num_in_flight
-        if (placement.bound + most) // self._every * self._every <= fewest:
+        last = (placement.bound + most) // self._every * self._every
+        if last <= placement.fewest_cached:
             return 0
         if 2 * slots.num_held >= slots.num:
             return 0

@@ -43,6 +43,10 @@ class RunnerHome(Protocol):
         """A new runner of the same sizes, once the weights are there."""
         ...
 
+    def use_head(self, folder: str) -> None:
+        """Load another draft head of the same sizes, for the next runner. Refuses any other."""
+        ...
+
 
 class NoHome:
     """For an engine around a runner that was assembled elsewhere: it cannot sleep."""
@@ -60,6 +64,11 @@ class NoHome:
 
     def build_again(self) -> HomeRunner:
         raise AssertionError("it never sleeps")
+
+    def use_head(self, folder: str) -> None:
+        raise ConfigError(
+            f"this engine cannot change to the head {folder}: its models were loaded elsewhere"
+        )
 
 
 class AwakeHome(NoHome):

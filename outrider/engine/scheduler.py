@@ -17,6 +17,7 @@ from outrider.engine.finished_texts import FinishedTexts
 from outrider.engine.pending_requests import PendingRequests
 from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
 from outrider.engine.prefix_cache.snapshot_slots import SnapshotSlots
+from outrider.engine.prefix_cache.window_pages import open_windows
 from outrider.engine.prompt_shares import pick_prompts, share_budget
 from outrider.engine.request import Phase, Placement, Request
 from outrider.engine.row_borders import RowBorders
@@ -58,6 +59,7 @@ class Scheduler:
             enabled=facts.host.prefix_cache,
             lookahead=facts.draft.lookahead,
             slots=SnapshotSlots(facts.snapshots.num) if facts.snapshots.row_bytes else None,
+            windows=open_windows(facts),
         )
         self.borders = RowBorders(self.cache, every=facts.snapshots.every)
         self._adapters = AdapterSlots(facts.host.max_loras, pending.read_adapter)
@@ -96,7 +98,7 @@ class Scheduler:
         return EngineStats(
             queue=Queue(waiting=self.num_waiting, running=self.num_running),
             rows=Capacity(free=len(self._free_rows), total=self._limits.max_rows),
-            pages=Capacity(free=cache.num_available, total=cache.num_pages),
+            pages=cache.capacity,
             prefix=PrefixCounts(queried_tokens=stats.queried_tokens, hit_tokens=stats.hit_tokens),
             faults=faults,
             work=work,
@@ -198,7 +200,9 @@ class Scheduler:
             if has_ended or not placement.is_held:
                 continue
             is_short = placement.bound + self._reach > placement.room
-            if is_short and not self._grow(placement, decision):
+            if is_short and not self._grow(
+                placement, decision, oldest=placement.fewest_cached, bound=placement.bound
+            ):
                 continue
             budget = request.budget_within(rung.tree)
             most = budget.most_emitted
@@ -231,19 +235,30 @@ class Scheduler:
         """Prompt tokens that fit into a step with so many decode rows."""
         return self._limits.max_step_tokens - num_rows * self._facts.draft.budget.nodes
 
-    def _grow(self, placement: Placement, decision: StepDecision) -> bool:
-        """Reserve the pages of one more round; False if the request itself was preempted."""
+    def _grow(
+        self, placement: Placement, decision: StepDecision, *, oldest: int, bound: int
+    ) -> bool:
+        """Reserve the pages of queries from `oldest` on, and of a round that starts at `bound`.
+
+        False if it cannot run in this step: it was preempted, or a chunk has what it needs.
+        """
+        lease, num_tokens = placement.lease, bound + self._reach
         while True:
             try:
-                pages = self.cache.extend(placement.lease, placement.bound + self._reach)
+                pages = self.cache.extend(lease, num_tokens)
+                placement.room += len(pages) * self._limits.page_size
+                decision.grant(placement, pages)
+                window_pages = self.cache.slide(lease, oldest=oldest, num_tokens=num_tokens)
+                decision.grant_window(placement, window_pages)
             except CapacityError:
                 worst = self._last_in_rank()
+                # What a chunk will write is published already.
+                if decision.has_chunk(self._running[worst]):
+                    return False
                 self._preempt(worst, decision)
                 if worst is placement.request:
                     return False
             else:
-                placement.room += len(pages) * self._limits.page_size
-                decision.grant(placement, pages)
                 return True
 
     def _admit(self, decision: StepDecision) -> None:
@@ -278,9 +293,8 @@ class Scheduler:
         """Give the first waiting request a row and the pages of its prompt, or change nothing."""
         goal = head.goal
         lease, arrived = self._open(head)
-        needed = self.cache.pages_for(goal + self._reach) - len(lease.pages)
         # Running rows need about a page each soon. Without this margin they preempt the newcomer.
-        if needed + len(self._running) > self.cache.num_available:
+        if not self.cache.has_room(lease, goal + self._reach, spare=len(self._running)):
             if not arrived:
                 self.cache.close(lease, ())
             return False
@@ -288,17 +302,16 @@ class Scheduler:
         self._waiting.pop(head)
         head.phase, head.arrived = Phase.PREFILLING, None
         head.note_admission(lease.cached)
-        room = len(lease.pages) * self._limits.page_size
+        row, room = self._free_rows.pop(), len(lease.pages) * self._limits.page_size
         cuts = self.borders.cuts(lease, goal)
-        placement = Placement(
-            head, row=self._free_rows.pop(), lease=lease, goal=goal, room=room, cuts=cuts
-        )
+        placement = Placement(head, row=row, lease=lease, goal=goal, room=room, cuts=cuts)
         self._running[head] = placement
         insort(self._prefilling, placement, key=_rank)
         slot, loads = self._adapters.take(head.submission.adapter)
         decision.adapter_loads += loads
         owner = self._finished.reader_of(head.submission)
         decision.admit(head, placement, arrived=arrived, owner=owner, adapter_slot=slot)
+        decision.grant_window(placement, self.cache.windows.ids(lease.window, lease.pages))
         return True
 
     def _open(self, head: Request) -> tuple[Lease, str]:
@@ -314,11 +327,14 @@ class Scheduler:
         picked = pick_prompts(prompts, self._facts.max_chunks)
         most = {request: self._running[request].num_until_stop for request in picked}
         for request, count in share_budget(most, budget).items():
-            self._schedule_chunk(request, count, decision)
+            if request in self._running:  # it may be preempted in this loop
+                self._schedule_chunk(request, count, decision)
 
     def _schedule_chunk(self, request: Request, count: int, decision: StepDecision) -> None:
         placement = self._running[request]
         start, stop = placement.bound, placement.bound + count
+        if not self._grow(placement, decision, oldest=start, bound=stop):
+            return
         is_last = stop == placement.goal
         chunk = ScheduledChunk(
             row=placement.row,

@@ -1,6 +1,6 @@
 """A step while it is decided. Entries can be removed until it is frozen."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outrider.engine.request import Placement, Request
@@ -29,6 +29,14 @@ class ExpectedStep:
     saved_rounds: Mapping[int, int]  # slots of row states after verify rounds, by place
 
 
+def running_requests(
+    steps: Sequence[ExpectedStep], requests: Mapping[str, Request]
+) -> list[Request]:
+    """The requests of these steps that have not ended since; each once. `requests` have not."""
+    found = dict.fromkeys(placement.request for step in steps for placement in step.placements)
+    return [each for each in found if requests.get(each.request_id) is each]
+
+
 _NO_COLUMNS: tuple[tuple[()], ...] = ((), (), (), ())
 
 
@@ -39,6 +47,7 @@ class StepDecision:
         self._needs_text = needs_text  # the drafter reads the text of new rows
         self._admissions: dict[Request, RowAdmission] = {}
         self._grants: dict[Placement, list[PageGrant]] = {}
+        self._window_grants: dict[Placement, list[PageGrant]] = {}
         self._decodes: list[tuple[Placement, int, Budget, int]] = []  # the arguments of `decode`
         self._chunks: dict[Placement, ScheduledChunk] = {}
         self._saves: dict[Placement, int] = {}  # slots for the row state after the step
@@ -88,12 +97,22 @@ class StepDecision:
             grant = PageGrant(row=placement.row, first=first, pages=pages)
             self._grants.setdefault(placement, []).append(grant)
 
+    def grant_window(self, placement: Placement, pages: tuple[int, ...]) -> None:
+        """Window pages that a lease has just got go to the same places of its window table."""
+        if pages:
+            first = placement.lease.window.stop - len(pages)
+            grant = PageGrant(row=placement.row, first=first, pages=pages)
+            self._window_grants.setdefault(placement, []).append(grant)
+
     def decode(self, placement: Placement, budget: Budget, *, most: int) -> None:
         """A row runs one round, which can emit up to `most` tokens."""
         self._decodes.append((placement, placement.bound, budget, most))
 
     def chunk(self, placement: Placement, chunk: ScheduledChunk) -> None:
         self._chunks[placement] = chunk
+
+    def has_chunk(self, placement: Placement) -> bool:
+        return placement in self._chunks
 
     def save(self, placement: Placement, slot: int) -> None:
         """The state of a row is copied after the step; slot 0 means that it is not."""
@@ -104,6 +123,7 @@ class StepDecision:
         """Remove everything about a request that is preempted before the step is frozen."""
         self._admissions.pop(placement.request, None)
         self._grants.pop(placement, None)
+        self._window_grants.pop(placement, None)
         self._decodes = [entry for entry in self._decodes if entry[0] is not placement]
         self._chunks.pop(placement, None)
         self._saves.pop(placement, None)
@@ -125,6 +145,9 @@ class StepDecision:
             ),
             adapter_loads=self.adapter_loads,
             snapshots=tuple(RowSnapshot(each.row, slot) for each, slot in self._saves.items()),
+            window_grants=tuple(
+                grant for grants in self._window_grants.values() for grant in grants
+            ),
         )
         expected = ExpectedStep(
             placements=(*placements, *self._chunks),

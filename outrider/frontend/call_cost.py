@@ -27,8 +27,8 @@ _VALUE_BYTES = 40
 _LOGPROB_BYTES = 120
 _STATE_BYTES = 64  # of a channel of a hidden state: a number of Python, and its digits
 _GRAMMAR_BYTES = 16  # of a character of a grammar: its text, the parsed form, the message
-# An image after resizing, at most: 17 tiles of SmolVLM are 13 MiB, one of Qwen2.5-VL up to 37.
-MAX_IMAGE_BYTES = 40 << 20
+# An image after resizing, at most: 17 tiles of SmolVLM are 13 MiB, one of Qwen3-VL up to 48.
+MAX_IMAGE_BYTES = 50 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,13 @@ def _report(drafter: str, probe: Probe, *, seconds: float) -> None:
             drafter,
             100 * share,
         )
+    elif probe.is_poor and probe.rounds >= _FEWEST_ROUNDS:
+        _log.warning(
+            "note: %.0f%% of the first drafts of %s are accepted on built-in prompts, and one that "
+            "fits mostly reaches over half; `outrider doctor` compares its layers and scales",
+            100 * share,
+            drafter,
+        )
     else:
         _log.info(
             "%.0f%% of the first drafts in %d rounds of built-in prompts are accepted (%.1f s)",

@@ -15,6 +15,8 @@ from outrider.frontend.tokenizer.chat_template import NoChatTemplate
 # Share of first drafts accepted, even with a poor head. The shipped head has 0.53 here, and 0.14
 # with its capture layers in reverse order.
 LOWEST_FIRST = 0.25
+# Below this a head may fit. One whose projections lost a scale has 0.35 to 0.47 (docs/heads.md).
+USUAL_FIRST = 0.4
 PROMPTS = (
     "Write a Python function that returns the n-th Fibonacci number, and explain its running time.",
     "A train leaves at 9:40 and arrives at 13:05. How long is the journey? Think step by step.",
@@ -25,12 +27,21 @@ PROMPTS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class AnsweredText:
+    """Token ids of a prompt, and what the target answered."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """How often the draft at each position was accepted, over all prompts."""
 
     rounds: int
     accepted_per_position: tuple[int, ...]  # position 0 is the first draft of a round
+    texts: tuple[AnsweredText, ...] = ()
 
     def rates(self) -> Iterator[tuple[float, float]]:
         """For each position: the share of all rounds, and of those that accepted the one before."""
@@ -42,6 +53,11 @@ class Probe:
     @property
     def accept_length(self) -> float:
         return 1.0 + sum(self.accepted_per_position) / max(self.rounds, 1)
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether fewer first drafts are accepted than with most heads that fit."""
+        return self.accepted_per_position[0] < USUAL_FIRST * self.rounds
 
     @property
     def is_misread(self) -> bool:
@@ -59,13 +75,19 @@ def run_probe(
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens, truncate_prompt_tokens=-1)
     prepared = [frontend.inputs.prepare(_rendered(frontend, each), params) for each in PROMPTS]
     measured: list[Acceptance] = []
+    texts: list[AnsweredText] = []
     for _, done in Feed(frontend, enumerate(prepared), max_in_flight=len(prepared)):
         if not isinstance(done, RequestState):
             raise CapacityError(f"the probe of the drafter could not run: {done}")
-        measured.append(done.output().outputs[0].acceptance)
+        output = done.output()
+        measured.append(output.outputs[0].acceptance)
+        texts.append(
+            AnsweredText(tuple(output.prompt_token_ids), tuple(output.outputs[0].token_ids))
+        )
     return Probe(
         rounds=sum(each.rounds for each in measured),
         accepted_per_position=_summed([each.kept_per_position for each in measured], steps),
+        texts=tuple(texts),
     )
 
 

@@ -15,25 +15,32 @@ from outrider.config.draft_config import (
 )
 from outrider.errors import ConfigError
 from outrider.hub.download_progress import Reporter
+from outrider.hub.own_drafter import holds_drafter
 from outrider.hub.resolve_model import resolve_drafter
 from outrider.hub.shipped_heads import shipped_head
 
 
-def find_drafter(config: DraftConfig, *, model: str, reporter: Reporter) -> DraftConfig:
+def find_drafter(
+    config: DraftConfig,
+    *,
+    model: str,  # as the user named it
+    folder: Path,  # of the model
+    reporter: Reporter,
+) -> DraftConfig:
     """The configuration with a drafter that is none, ngram, suffix, mtp or a local folder."""
     if not config.drafter.strip():
         raise ConfigError(
             "--draft is empty; use auto, none, ngram, suffix, mtp, or a model given like --model"
         )
-    config = _split_lookup(config, model)
+    config = _split_lookup(config, model, folder)
     if config.drafter == AUTO:
-        return _own_drafter(config, model)
+        return _own_drafter(config, model, folder)
     if config.drafter in (NONE, MTP, *TEXT_DRAFTERS):
         return config
     return replace(config, drafter=str(_find_folder(config.drafter, reporter)))
 
 
-def _split_lookup(config: DraftConfig, model: str) -> DraftConfig:
+def _split_lookup(config: DraftConfig, model: str, folder: Path) -> DraftConfig:
     """Split a name such as "head+suffix". Where there is no model, the lookup drafts alone."""
     drafter, plus, lookup = config.drafter.rpartition("+")
     if not plus or lookup not in TEXT_DRAFTERS:
@@ -45,33 +52,34 @@ def _split_lookup(config: DraftConfig, model: str) -> DraftConfig:
             f"--draft {config.drafter} looks up text twice; use --draft {SUFFIX}, which includes "
             f"{NGRAM}"
         )
-    if drafter == HEAD and not has_drafter(model):
+    if drafter == HEAD and shipped_head(model) is None:
         raise ConfigError(
             f"no head ships for {model}; name one: --draft HEAD_FOLDER+{lookup}, or use "
             f"--draft {lookup}"
         )
-    if drafter == NONE or (drafter == AUTO and not has_drafter(model)):
+    if drafter == NONE or (drafter == AUTO and not has_drafter(model, folder)):
         return replace(config, drafter=lookup)
     return replace(config, drafter=AUTO if drafter == HEAD else drafter, lookup=lookup)
 
 
-def has_drafter(model: str) -> bool:
+def has_drafter(model: str, folder: Path) -> bool:
     """Whether "auto" drafts for a model."""
-    return shipped_head(model) is not None
+    return shipped_head(model) is not None or holds_drafter(folder)
 
 
-def _own_drafter(config: DraftConfig, model: str) -> DraftConfig:
-    """The head that ships for the model, with its own trees unless sizes are given; or none.
+def _own_drafter(config: DraftConfig, model: str, folder: Path) -> DraftConfig:
+    """The head that ships for the model, or a drafter of blocks in its folder; else none.
 
-    It is known to fit, so it is not checked at load.
+    A head has its own trees unless sizes are given. It is known to fit, so it is not checked at
+    load.
     """
     head = shipped_head(model)
     if head is None:
-        return replace(config, drafter=NONE)
-    shipped = replace(config, drafter=str(head.folder), check=False)
-    if (config.steps, config.topk, config.nodes) != (AUTO, AUTO, AUTO):
-        return shipped
-    return replace(shipped, steps=head.steps, topk=head.topk, nodes=head.nodes)
+        return replace(config, drafter=MTP if holds_drafter(folder) else NONE)
+    trees = head.trees
+    if config.lookup != NONE:  # the paths of a lookup need nodes
+        trees = replace(trees, narrow=trees.tree)
+    return replace(config, drafter=str(head.folder), check=False, usual=trees)
 
 
 def _find_folder(name: str, reporter: Reporter) -> Path:

@@ -58,6 +58,7 @@ from outrider.frontend.vllm_arguments import (
 )
 from outrider.hub.aliases import DEFAULT_ALIAS
 from outrider.hub.download_bars import BarReporter
+from outrider.wire.runner_facts import WeightStorage
 from outrider.wire.sleep_level import parse_level, parse_tags
 
 Item = TypeVar("Item")
@@ -272,6 +273,16 @@ class LLM:
         parsed = parse_tags(tags or ())
         with self.frontend.between_steps():
             self._engine.wake_up(parsed)
+
+    @property
+    def weight_storage(self) -> tuple[WeightStorage, ...]:
+        """In what form the weights of the target were loaded."""
+        return self._engine.facts.memory.weights
+
+    @property
+    def device(self) -> str:
+        """Where the model is, such as cpu or cuda; of several ranks the first one's."""
+        return self._engine.facts.memory.ranks[0].device
 
     def is_sleeping(self) -> bool:
         """Whether something has to be woken up before requests can run."""

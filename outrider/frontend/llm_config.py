@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.config.attention_choice import DRAFT_FLAG, parse_attention
-from outrider.config.draft_config import DraftConfig
+from outrider.config.draft_config import DraftConfig, check_draft_dtype
 from outrider.config.engine_config import (
     Auto,
     CacheConfig,
@@ -30,6 +30,8 @@ def own_draft(
     for field, name in (("adaptive", "adaptive"), ("check", "check_draft")):
         if arguments[field] not in ("auto", True, False):
             raise ConfigError(f"{name} must be True, False or 'auto', got {arguments[field]!r}")
+    arguments["dtype"] = flags.get("draft_dtype", "auto")
+    check_draft_dtype(arguments["dtype"])
     attention = flags.get("speculative_draft_attention_backend") or "auto"
     arguments["attention"] = parse_attention(attention, DRAFT_FLAG)
     config = draft if isinstance(draft, DraftConfig) else DraftConfig(drafter=str(draft))
@@ -81,6 +83,7 @@ def cache_config(
         memory_share=memory_share,
         kv_dtype=flags.get("kv_cache_dtype", "auto"),
         row_snapshots=flags.get("row_snapshots", "auto"),
+        window_tokens=flags.get("window_tokens", "auto"),
     )
 
 

@@ -19,7 +19,7 @@ from outrider.hub.download_progress import Reporter
 from outrider.hub.generation_config import AUTO, SamplingDefaults, sampling_defaults
 from outrider.hub.pooling_config import PoolingConfig, read_pooling
 from outrider.hub.resolve_model import resolve_model
-from outrider.hub.vision_config import VisionConfig, read_vision
+from outrider.hub.vision_config import TEXT_BY_CHOICE, VisionConfig, read_vision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +50,22 @@ class OpenedModel:
 def open_model(choice: ModelChoice, config: EngineConfig, reporter: Reporter) -> OpenedModel:
     """Find or download the model, its tokenizer and its drafter."""
     folder = resolve_model(choice.model, reporter, revision=choice.revision)
-    draft = find_drafter(config.draft, model=choice.model, reporter=reporter)
+    draft = find_drafter(config.draft, model=choice.model, folder=folder, reporter=reporter)
     text_folder = tokenizer_folder(choice.text, folder, reporter)
+    vision = read_vision(folder) if choice.image_limits.per_prompt else TEXT_BY_CHOICE
     return OpenedModel(
         folder=folder,
         tokenizer=open_tokenizer(text_folder, choice.text),
-        config=replace(config, draft=draft, tokenizer_folder=str(text_folder.resolve())),
+        config=replace(
+            config,
+            draft=draft,
+            has_tower=vision.reads_images,
+            tokenizer_folder=str(text_folder.resolve()),
+        ),
         sampling_defaults=sampling_defaults(
             folder, model=choice.model, source=choice.generation_config
         ),
         pooling=read_pooling(folder, choice.pooler),
-        vision=read_vision(folder),
+        vision=vision,
         image_limits=choice.image_limits,
     )

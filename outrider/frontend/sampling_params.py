@@ -88,6 +88,7 @@ class SamplingParams(_Parsed, metaclass=TakesVllmArguments):
     prediction: str = ""
     cache_salt: str = ""  # cached prefixes are shared among requests of the same salt
     priority: int = 0  # smaller runs first and may preempt others; equals in order of arrival
+    learn: bool = True  # False: a server with --learn does not learn from this request
 
     def __post_init__(self) -> None:
         values = asdict(self)
@@ -186,7 +187,10 @@ _RANGES = {
 _MAY_BE_NONE = frozenset(
     {"seed", "max_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"}
 )
-_FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize", "trace")
+_FLAGS = (
+    *("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize"),
+    *("trace", "learn"),
+)
 _ALIASES = {  # names in HTTP requests and in vLLM
     "speculative": "speculation",
     "structured_outputs": "structured",

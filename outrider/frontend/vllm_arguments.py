@@ -1,6 +1,6 @@
 """Further arguments of `LLM`: text files, names of our flags, and vLLM's that change nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -27,15 +27,19 @@ class OtherArguments(TypedDict, total=False):
     # processes with requests of their own, and whether they hold some of the experts each
     data_parallel_size: int
     enable_expert_parallel: bool
-    quantization: str | None  # "fp8" quantises the projections of a float folder at load
+    # "fp8" quantises the projections of a float folder at load; the form of a quantised one
+    quantization: str | None
     kv_cache_dtype: str  # "fp8", "fp8_e4m3" or "fp8_e5m2": keys and values in one byte
     row_snapshots: int | str  # copies of row state that cached prefixes continue from, or "auto"
+    window_tokens: int | str  # that layers with a sliding window have room for, or "auto"
     attention_backend: str  # of the target, and of the drafter unless it has another
     speculative_draft_attention_backend: str
+    draft_dtype: str  # of a head's weights: "auto", or "target" for the type of the target's
     check_draft: bool  # at load, report a drafter that is useless with this model
     pooler_config: Mapping[str, Any] | None  # how `embed` makes embeddings, in vLLM's words
     limit_mm_per_prompt: Mapping[str, int] | str | None  # {"image": 2}: most images of a prompt
     allowed_local_media_path: str  # folder whose files `file:` addresses of images may name
+    allowed_media_domains: Sequence[str] | str  # hosts that images are downloaded from
     # names of flags
     max_context: int | None
     context_length: int | None
@@ -48,6 +52,7 @@ class OtherArguments(TypedDict, total=False):
     rank_timeout: float  # seconds without a sign of life of another process
     # LoRA adapters, which calls name by a `LoRARequest`
     enable_lora: bool
+    enable_draft_lora: bool  # the draft head takes adapters, too
     max_loras: int  # that can run in one step
     max_lora_rank: int
     # vLLM's, with the only value that it can have
@@ -86,6 +91,7 @@ def lora_config(arguments: Mapping[str, Any]) -> LoraConfig:
     usual = LoraConfig()
     config = LoraConfig(
         is_enabled=arguments.get("enable_lora", False),
+        for_drafts=arguments.get("enable_draft_lora", False),
         max_loras=arguments.get("max_loras", usual.max_loras),
         max_rank=arguments.get("max_lora_rank", usual.max_rank),
     )
@@ -107,5 +113,6 @@ def choose_model(model: str, arguments: Mapping[str, Any]) -> ModelChoice:
         image_limits=parse_limits(
             arguments.get("limit_mm_per_prompt"),
             str(arguments.get("allowed_local_media_path") or ""),
+            arguments.get("allowed_media_domains") or (),
         ),
     )

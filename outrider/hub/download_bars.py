@@ -1,4 +1,7 @@
-"""Progress bars for a terminal. Imports rich, so import this only where bars are drawn."""
+"""Progress bars for a terminal, and a line per task where there is none.
+
+Imports rich, so import this only where bars are drawn.
+"""
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -10,17 +13,21 @@ class BarReporter:
     """Owns the bar of the current task. Draws on stderr; stdout is for answers."""
 
     def __init__(self) -> None:
+        self._console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             DownloadColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=self._console,
             transient=True,
+            disable=not self._console.is_terminal,
         )
 
     def start(self, task: str, total: int) -> None:
         self._progress.add_task(task, total=None if total == UNKNOWN_TOTAL else total)
+        if not self._console.is_terminal:
+            self._console.print(task, soft_wrap=True, markup=False, highlight=False)
         self._progress.start()
 
     def advance(self, amount: int) -> None:

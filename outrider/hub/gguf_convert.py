@@ -5,11 +5,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from outrider.errors import ConfigError
+from outrider.hub.block_file import BLOCKS_FILE, block_name
 from outrider.hub.download_progress import Reporter, reported
 from outrider.hub.gguf_config import config_of
 from outrider.hub.gguf_names import (
@@ -22,30 +23,40 @@ from outrider.hub.gguf_read import GgufFile, RawArray, StoredTensor, dequantized
 from outrider.hub.gguf_tokenizer import generation_config_of, tokenizer_config_of, tokenizer_of
 
 _DTYPES = {"F16": "F16", "BF16": "BF16"}  # every other kind is written as F32
-_WIDTHS = {"F16": 2, "BF16": 2, "F32": 4}  # bytes per element
+_WIDTHS = {"F16": 2, "BF16": 2, "F32": 4, "U8": 1}  # bytes per element
 _CHUNK_BYTES = 1 << 24  # of output that is converted and written at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Output:
-    """One tensor of the safetensors file."""
+    """One tensor of a safetensors file."""
 
     name: str
     dtype: str
-    stored: StoredTensor
+    shape: tuple[int, ...]
+    raw: RawArray  # as the GGUF file has it
+    kind: str  # what rows are widened from; empty for rows that are copied
     row_order: RawArray  # [rows] the stored row of each written row
 
     @property
     def row_bytes(self) -> int:
-        return int(np.prod(self.stored.shape[1:], dtype=np.int64)) * _WIDTHS[self.dtype]
+        return int(np.prod(self.shape[1:], dtype=np.int64)) * _WIDTHS[self.dtype]
 
     @property
     def num_bytes(self) -> int:
-        return self.stored.shape[0] * self.row_bytes
+        return self.shape[0] * self.row_bytes
+
+    def rows(self, places: RawArray) -> bytes:
+        """The bytes of these stored rows, as they are written."""
+        stored = self.raw[places]
+        return (dequantized(stored, self.kind) if self.kind else stored).tobytes()
 
 
 def convert(path: Path, folder: Path, reporter: Reporter) -> None:
-    """Write config.json, the tokenizer files and model.safetensors of `path` into `folder`."""
+    """Write config.json, the tokenizer files, model.safetensors and the blocks into `folder`.
+
+    Any library reads the weights as floats. A CPU reads the blocks instead, which are smaller.
+    """
     file = read_gguf(path)
     family = gguf_family_of(file)
     check_gguf_tensors(file, family)
@@ -55,17 +66,15 @@ def convert(path: Path, folder: Path, reporter: Reporter) -> None:
     _write_json(folder / "tokenizer_config.json", tokenizer_config_of(file))
     (folder / "tokenizer.json").write_text(tokenizer_of(file).to_str(), encoding="utf-8")
     heads = _heads_by_tensor(config) if family.is_interleaved else {}
-    outputs = _outputs(file, heads)
-    total = sum(output.num_bytes for output in outputs)
-    with (
-        reported(reporter, f"converting {file.name}", total) as advance,
-        open(folder / "model.safetensors", "wb") as sink,
-    ):
-        _write_safetensors(sink, outputs, advance)
-        sink.flush()
-        os.fsync(
-            sink.fileno()
-        )  # before the folder is renamed, so that a power cut leaves no empty file
+    files = {
+        folder / "model.safetensors": _outputs(file, heads),
+        folder / BLOCKS_FILE: _blocks(file, heads),
+    }
+    total = sum(output.num_bytes for outputs in files.values() for output in outputs)
+    with reported(reporter, f"converting {file.name}", total) as advance:
+        for path, outputs in files.items():
+            if outputs:
+                _write_safetensors(path, outputs, advance)
 
 
 def _heads_by_tensor(config: dict[str, Any]) -> dict[str, int]:
@@ -77,11 +86,29 @@ def _outputs(file: GgufFile, heads: dict[str, int]) -> tuple[_Output, ...]:
         _Output(
             name=hugging_face_name(name),
             dtype=_DTYPES.get(stored.kind, "F32"),
-            stored=stored,
+            shape=stored.shape,
+            raw=stored.raw,
+            kind=stored.kind,
             row_order=_row_order(stored, heads),
         )
         for name, stored in file.tensors.items()
         if name != ROPE_FREQS
+    )
+
+
+def _blocks(file: GgufFile, heads: dict[str, int]) -> tuple[_Output, ...]:
+    """The rows of quantised matrices as they are, under names that tell their kinds."""
+    return tuple(
+        _Output(
+            name=block_name(hugging_face_name(name), stored.kind),
+            dtype="U8",
+            shape=stored.raw.shape,
+            raw=stored.raw,
+            kind="",
+            row_order=_row_order(stored, heads),
+        )
+        for name, stored in file.tensors.items()
+        if stored.kind not in _WIDTHS and len(stored.shape) == 2
     )
 
 
@@ -100,15 +127,18 @@ def _row_order(stored: StoredTensor, heads: dict[str, int]) -> RawArray:  # [row
 
 
 def _write_safetensors(
-    sink: BinaryIO, outputs: tuple[_Output, ...], advance: Callable[[int], None]
+    path: Path, outputs: tuple[_Output, ...], advance: Callable[[int], None]
 ) -> None:
-    sink.write(_header(outputs))
-    for output in outputs:
-        rows_at_once = max(1, _CHUNK_BYTES // output.row_bytes)
-        for start in range(0, len(output.row_order), rows_at_once):
-            chosen = output.row_order[start : start + rows_at_once]
-            values = dequantized(output.stored.raw[chosen], output.stored.kind)
-            advance(sink.write(values.tobytes()))
+    with open(path, "wb") as sink:
+        sink.write(_header(outputs))
+        for output in outputs:
+            rows_at_once = max(1, _CHUNK_BYTES // output.row_bytes)
+            for start in range(0, len(output.row_order), rows_at_once):
+                chosen = output.row_order[start : start + rows_at_once]
+                advance(sink.write(output.rows(chosen)))
+        sink.flush()
+        # Before the folder is renamed, so that a power cut leaves no empty file.
+        os.fsync(sink.fileno())
 
 
 def _header(outputs: tuple[_Output, ...]) -> bytes:
@@ -118,7 +148,7 @@ def _header(outputs: tuple[_Output, ...]) -> bytes:
     for output in outputs:
         entries[output.name] = {
             "dtype": output.dtype,
-            "shape": output.stored.shape,
+            "shape": output.shape,
             "data_offsets": (offset, offset + output.num_bytes),
         }
         offset += output.num_bytes

@@ -26,9 +26,8 @@ def choose_attention(
 ) -> AttentionBackend:
     """The backend of this name for the models of a role."""
     if name == "per_layer":
-        return PerLayerAttention(
-            choose_attention("auto", device, page_size=page_size, dtype=dtype, users=users)
-        )
+        usual = choose_attention("auto", device, page_size=page_size, dtype=dtype, users=users)
+        return PerLayerAttention(usual, page_size=page_size)
     if device.type != "cuda":
         has_latents = any(user.is_latent for user in users)
         return _cpu_attention(name, page_size=page_size, dtype=dtype, has_latents=has_latents)

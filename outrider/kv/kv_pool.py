@@ -85,8 +85,8 @@ class Layout(Protocol):
     def dtype(self) -> torch.dtype: ...
 
 
-class ModelPool(PagePool, Protocol):
-    """The cache of one model, as the layout of the model opens it."""
+class ModelPool(Protocol):
+    """The cache of one model, as the layout of the model opens it in a page family."""
 
     @property
     def layout(self) -> Layout: ...
@@ -130,12 +130,17 @@ class KVPool:
 
 
 class PageFamily:
-    """Owns the pools that share page ids: a page means the same place in all of them."""
+    """Owns the pools that share page ids: a page means the same place in all of them.
+
+    The pool of layers with a sliding window has window pages, with ids of their own.
+    """
 
     def __init__(self, *, num_pages: int, device: torch.device) -> None:
         self.num_pages = num_pages  # of each pool, page 0 included
         self.device = device
+        self.window = 0  # tokens that the layers with window pages see; 0: there are none
         self._pools: list[PagePool] = []
+        self._window_pools: list[KVPool] = []  # one at most: targets have them, drafters do not
 
     @property
     def page_bytes(self) -> int:
@@ -143,9 +148,14 @@ class PageFamily:
         return sum(pool.page_bytes for pool in self._pools)
 
     @property
+    def window_page_bytes(self) -> int:
+        """Bytes of one window page."""
+        return sum(pool.page_bytes for pool in self._window_pools)
+
+    @property
     def tensors(self) -> Iterator[torch.Tensor]:
         """Everything that all pools store."""
-        for pool in self._pools:
+        for pool in (*self._pools, *self._window_pools):
             yield from pool.tensors
 
     @property
@@ -164,18 +174,33 @@ class PageFamily:
         """A new pool of KV."""
         return self.adopt(KVPool(layout, num_pages=self.num_pages, device=self.device))
 
+    def open_window(self, layout: KVLayout, *, window: int) -> KVPool:
+        """The pool of the layers whose queries see so many tokens, with one page for now."""
+        assert not self._window_pools, "there is one sliding window in a model"
+        self.window = window
+        self._window_pools.append(KVPool(layout, num_pages=1, device=self.device))
+        return self._window_pools[0]
+
     def adopt(self, pool: AnyPool) -> AnyPool:
         """The pool itself; from now on it is resized and cleaned with the others."""
         self._pools.append(pool)
         return pool
 
-    def clean(self, pages: torch.Tensor) -> None:  # [n] int64
+    def clean(
+        self,
+        pages: torch.Tensor,  # [n] int64
+        window_pages: torch.Tensor,  # [n] int64
+    ) -> None:
         """Zero the pages in every pool."""
         for pool in self._pools:
             pool.clean(pages)
+        for own in self._window_pools:
+            own.clean(window_pages)
 
-    def resize(self, num_pages: int) -> None:
+    def resize(self, num_pages: int, num_window_pages: int = 1) -> None:
         """Give every pool that many pages, page 0 included."""
         self.num_pages = num_pages
         for pool in self._pools:
             pool.resize(num_pages)
+        for own in self._window_pools:
+            own.resize(num_window_pages)

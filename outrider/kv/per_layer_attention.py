@@ -1,13 +1,15 @@
 """Attention that is planned in every layer, and not once per step.
 
 Other backends read page tables, lengths and trees when a plan is filled, and their layers read the
-plan. This one reads them again in each layer, when it runs. Both ways must give the same bits: if
-they do not, something between the fill and the layers has changed what a plan is made of.
+plan. This one reads them again in each layer, when it runs: before the layer writes keys and
+values, and before it attends. Both ways must give the same bits: if they do not, something between
+the fill and the layers has changed what a plan is made of.
 """
 
 import torch
 
 from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.ops.tree.write_places import chunk_slots, node_slots
 from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionBackend, AttentionScope, Capabilities
 from outrider.step.plan import AttentionPlan
@@ -28,8 +30,9 @@ class PerLayerPlan(AttentionPlan):
 class PerLayerAttention:
     """Runs the kernels of another backend, and fills its plan before each of them."""
 
-    def __init__(self, backend: AttentionBackend) -> None:
+    def __init__(self, backend: AttentionBackend, *, page_size: int) -> None:
         self._backend = backend
+        self._page_size = page_size
 
     @property
     def capabilities(self) -> Capabilities:
@@ -45,6 +48,27 @@ class PerLayerAttention:
         """Only remember what to read."""
         assert isinstance(plan, PerLayerPlan)
         plan.scope = scope
+
+    def write_slots(
+        self,
+        plan: AttentionPlan,
+        slots: torch.Tensor,  # [num_query]
+    ) -> torch.Tensor:  # [num_query]
+        """From page tables and lengths. Only which query tokens are padding is read of the plan."""
+        assert isinstance(plan, PerLayerPlan)
+        assert plan.scope is not None, "a plan is filled before its first layer"
+        scope, size = plan.scope, self._page_size
+        num_decode_query = slots.shape[0] - scope.chunk.tokens.shape[0]
+        of_nodes = node_slots(
+            scope.decode,
+            scope.queries,
+            pages=scope.page_table,
+            page_size=size,
+            first_node=scope.first_node,
+            num_query=num_decode_query,
+        )
+        found = torch.cat([of_nodes, chunk_slots(scope.chunk, scope.page_table, size)])
+        return torch.where(slots < size, slots, found)
 
     def run(
         self,

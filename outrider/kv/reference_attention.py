@@ -111,6 +111,14 @@ class ReferenceAttention:
         if plan.shape.chunk.rows:
             self._fill_chunk(plan, scope)
 
+    def write_slots(
+        self,
+        plan: AttentionPlan,
+        slots: torch.Tensor,  # [num_query]
+    ) -> torch.Tensor:  # [num_query]
+        del plan
+        return slots
+
     def run(
         self,
         query: torch.Tensor,  # [num_query, heads, head_dim]
@@ -244,7 +252,7 @@ def _attend(
         seen.indices[vectors] = index.view(-1)
     stored = layer.view(-1, dim).index_select(0, seen.indices[vectors])
     stored = stored.view(-1, seen.slots.shape[1], dim).float()  # [vectors * rows, keys, dim]
-    own = in_window(seen, rule.window)
+    own = in_window(seen, rule.signed_window)
     attend = partial(_attend_stored, seen=own, rule=rule, channels=channels)
     out = attend(query, stored)
     graph_break(

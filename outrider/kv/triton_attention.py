@@ -71,7 +71,7 @@ class TritonAttention:
         return Capabilities(
             max_nodes=MAX_NODES,
             chain_only=False,
-            is_ragged=not any(user.is_latent for user in self._users),
+            is_ragged=True,
             page_sizes=range(1, MAX_PAGE + 1),
             max_head_dim=256,
             max_group=16,
@@ -134,6 +134,14 @@ class TritonAttention:
                 bounds=plan.chunk.bounds,
             )
 
+    def write_slots(
+        self,
+        plan: AttentionPlan,
+        slots: torch.Tensor,  # [num_query]
+    ) -> torch.Tensor:  # [num_query]
+        del plan
+        return slots
+
     def run(
         self,
         query: torch.Tensor,  # [num_query, heads, head_dim]
@@ -157,7 +165,7 @@ class TritonAttention:
     ) -> torch.Tensor:  # [num_query, heads, latent]
         assert isinstance(plan, TritonPlan)
         out = torch.empty((*query.shape[:2], latent), dtype=query.dtype, device=query.device)
-        decode = partial(attend_latent_decode, scale=scale)
+        decode = partial(attend_latent_decode, queries=plan.decode.queries, scale=scale)
         chunks = partial(attend_latent_chunks, scale=scale)
         _attend((decode, chunks), query, layer, out, plan)
         return out

@@ -9,21 +9,32 @@ import torch
 from outrider.distributed.rank_group import RankGroup
 from outrider.models.adapters.adapter_bank import ReadRows, StackRows
 from outrider.models.decoder_tensors import FUSED_QKV, QKV
+from outrider.models.layers.adjusted_qkv import (
+    ClampedLinear,
+    EachHeadNorm,
+    JointNorm,
+    NormedHeadsLinear,
+    QueryKeyNorm,
+    SharedJointNorm,
+)
 from outrider.models.layers.attention_layer import (
     NoGate,
     SelfAttention,
     SigmoidGate,
     SplitProjection,
 )
-from outrider.models.layers.joint_head_norm import JointNormedLinear
 from outrider.models.layers.kv_scales import KVScales
 from outrider.models.layers.normed_linear import project_behind
 from outrider.models.model_config import AttentionConfig, ModelConfig
 from outrider.models.qkv_tensors import spread_heads, stack_qkv
-from outrider.ops.attention.attention_rule import AttentionRule
+from outrider.models.rope_config import NO_ROPE
+from outrider.ops.attention.attention_rule import NO_CAP, AttentionRule
 from outrider.ops.linear.linear import BiasedLinear, Linear
 from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
+from outrider.ops.norm_rope.layer_norm import LayerNorm
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
+
+_HEAD_NORMS = ("q_norm", "k_norm")
 
 
 class AttentionReader(Protocol):
@@ -35,6 +46,10 @@ class AttentionReader(Protocol):
 
     def norm_weight(self, name: str) -> torch.Tensor:
         """The factors of a norm."""
+        ...
+
+    def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """On the device in the dtype of activations."""
         ...
 
     def linear(self, *names: str) -> Linear:
@@ -69,11 +84,20 @@ class AttentionLoader:
         self._rope = config.pattern.rope_at(layer)
         self._layer = layer
 
-    def load(self, norm: Norm, ranks: RankGroup) -> tuple[Norm, SelfAttention]:
+    def load(
+        self,
+        norm: Norm,
+        ranks: RankGroup,
+        *,
+        of_all: tuple[int, int],  # channels of queries and of keys, of all ranks together
+    ) -> tuple[Norm, SelfAttention]:
         """The norm that remains before the attention, and the attention."""
         has_gates = self._config.family.has_output_gate
         apart = SplitProjection(
-            self._attention, qkv=self._qkv(), head_norm=self._head_norm(), has_gates=has_gates
+            self._attention,
+            qkv=self._qkv(ranks, of_all),
+            head_norm=self._head_norm(),
+            has_gates=has_gates,
         )
         norm, project = project_behind(norm, apart, num_ranks=ranks.size)
         return norm, SelfAttention(
@@ -96,13 +120,19 @@ class AttentionLoader:
             return rule
         return replace(rule, sinks=self._reader.read(self._prefix + "sinks").float())
 
-    def _qkv(self) -> Linear:
+    def _qkv(self, ranks: RankGroup, of_all: tuple[int, int]) -> Linear:
         style = self._config.family.style
         stored = (FUSED_QKV,) if style.has_fused_projections else QKV
         names = [f"{self._prefix}{name}.weight" for name in stored]
         linear = self._reader.adaptable(names, self._stacked)
         if style.has_joint_head_norm:
-            return JointNormedLinear(linear, self._joint_norm("q_norm"), self._joint_norm("k_norm"))
+            return NormedHeadsLinear(linear, self._joint_norm(ranks, of_all))
+        if style.has_head_layer_norm:
+            return NormedHeadsLinear(
+                linear, EachHeadNorm(*map(self._heads_layer_norm, _HEAD_NORMS))
+            )
+        if self._config.multipliers.qkv_limit > NO_CAP:
+            return ClampedLinear(linear, self._config.multipliers.qkv_limit)
         if not self._config.family.has_qkv_bias:
             return linear
         return BiasedLinear(linear, self._stacked(self._reader.read, "bias"))
@@ -118,14 +148,28 @@ class AttentionLoader:
 
         return stack_qkv(read_part, self._config, self._attention, self._rope)
 
-    def _joint_norm(self, name: str) -> Norm:
-        weight = self._reader.norm_weight(f"{self._prefix}{name}.weight")
-        return make_norm(weight, self._config.block.norm_eps)
+    def _joint_norm(self, ranks: RankGroup, of_all: tuple[int, int]) -> QueryKeyNorm:
+        names = (f"{self._prefix}{name}.weight" for name in _HEAD_NORMS)
+        weights = [self._reader.norm_weight(name) for name in names]
+        query, key = (make_norm(each, self._config.block.norm_eps) for each in weights)
+        if ranks.size == 1:
+            return JointNorm(query, key)
+        return SharedJointNorm(query, key, ranks=ranks, of_all=of_all)
+
+    def _heads_layer_norm(self, name: str) -> Norm:
+        weight = self._reader.norm_weight(f"{self._prefix}{name}.weight")  # [heads, head_dim]
+        spread = spread_heads(weight.flatten(), self._attention, self._rope)
+        return LayerNorm(spread.view_as(weight), self._config.block.norm_eps)
 
     def _head_norm(self) -> HeadNorm:
+        if self._config.family.style.has_plain_head_norm and self._rope != NO_ROPE:
+            # After the rotation in transformers: it changes no length, so the order is free.
+            heads, dim = self._attention.heads + self._attention.kv_heads, self._attention.head_dim
+            ones = torch.ones_like(self._reader.empty((heads, dim)))
+            return NormEachHead(make_norm(ones, self._config.block.norm_eps))
         if not self._config.family.has_head_norm:
             return NoHeadNorm()
-        counts = (("q_norm", self._attention.heads), ("k_norm", self._attention.kv_heads))
+        counts = zip(_HEAD_NORMS, (self._attention.heads, self._attention.kv_heads), strict=True)
         parts = []
         for name, heads in counts:
             weight = self._reader.norm_weight(f"{self._prefix}{name}.weight")

@@ -1,10 +1,10 @@
-"""How deep a block-parallel draft model drafts, from its config.json alone."""
+"""What a draft model is and how deep it drafts a block, from its config.json alone."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from outrider.config.draft_config import MAX_NODES
-from outrider.models.dflash.dflash_dialects import count_drafts, is_dflash_config
+from outrider.models.dflash.dflash_dialects import count_drafts, is_dflash_config, read_algorithm
 from outrider.models.eagle.peagle_fields import is_peagle_config, usual_drafts
 from outrider.models.medusa.medusa_fields import count_heads, is_medusa_config
 from outrider.models.pard_draft import MOST_DRAFTS, USUAL_DRAFTS, is_pard_config
@@ -30,3 +30,12 @@ def block_depth(fields: dict[str, Any]) -> BlockDepth | None:
     if is_pard_config(fields):
         return BlockDepth(usual=USUAL_DRAFTS, most=MOST_DRAFTS)
     return None
+
+
+def head_kind(fields: dict[str, Any]) -> str:
+    """The kind of a head; EAGLE-3 where its config.json says nothing else."""
+    if is_dflash_config(fields):
+        return read_algorithm(fields)
+    if is_peagle_config(fields):
+        return "peagle"
+    return "medusa" if is_medusa_config(fields) else "eagle3"

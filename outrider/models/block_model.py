@@ -6,13 +6,15 @@ before, the context, and to each other.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
 
-from outrider.kv.kv_pool import KVPool
 from outrider.models.draft_model import ModelFacts
-from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
+
+Pool = TypeVar("Pool")
+Planner = TypeVar("Planner")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +46,14 @@ class SlotPlans:
     causal: StepPlan  # no slot reads later ones: the same plan, unless the model is mixed
 
 
-class BlockModel(ABC):
+class BlockModel(ABC, Generic[Pool, Planner]):
     """Writes the context of decided tokens, and drafts whole blocks."""
 
     # Whether logits depend on the token before, besides the slot.
     is_conditional: bool = False
     # Whether slots read later slots in some layers and not in others.
     is_mixed: bool = False
-    # Whether the catch-up runs attention: the KV of a layer depends on the layers before it.
+    # Whether the catch-up reads the attention part of its plan.
     catch_up_attends: bool = False
 
     def __init__(
@@ -69,8 +71,8 @@ class BlockModel(ABC):
         self,
         plan: StepPlan,
         aux_hidden_states: torch.Tensor,  # [num_query, aux] of the target
-        kv: KVPool,
-        attention: AttentionBackend,
+        kv: Pool,  # as its layout opened it
+        attention: Planner,  # likewise
     ) -> torch.Tensor:  # [num_query, width] with which a block can begin, if it reads a state
         """Write the draft KV of the query tokens of a plan."""
 
@@ -79,8 +81,8 @@ class BlockModel(ABC):
         self,
         slots: SlotPlans,
         states: torch.Tensor,  # [rows, width] of slot 0; [rows, 0] if it reads none
-        kv: KVPool,
-        attention: AttentionBackend,
+        kv: Pool,
+        attention: Planner,
     ) -> torch.Tensor:  # [rows, slots, width]
         """The hidden states of all slots. The KV that it writes lasts one round."""
 
@@ -98,8 +100,12 @@ class BlockModel(ABC):
         raise AssertionError("asked of a model that is not conditional")
 
     def confidence(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor | None:
-        """[n] log-probability that the best token of a slot is accepted after the token before, or
-        None where the model does not estimate it.
+        """Logarithm of how far the target will agree with a slot after the token before: the sum of
+        min(p, q) over all tokens. [n, width], [n] -> [n], or None where it is not estimated.
         """
         del states, tokens
         return None
+
+
+# Any such model, with any cache: its layout opens the pool and the planner that it takes.
+AnyBlockModel = BlockModel[Any, Any]

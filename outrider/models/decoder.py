@@ -9,10 +9,12 @@ import torch.nn.functional as F
 
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.kv.kv_pool import KVPool
+from outrider.kv.windowed_planner import WindowedPlan, WindowedPlanner
+from outrider.kv.windowed_pool import WindowedPool
 from outrider.models.adapters.adapter_bank import NO_ADAPTERS, AdapterWeights
 from outrider.models.cache_layout import CacheLayout
 from outrider.models.draft_model import AuxLayers
-from outrider.models.layers.attention_layer import Attention, AttentionStep, pad_rows
+from outrider.models.layers.attention_layer import NO_FACTORS, Attention, AttentionStep, pad_rows
 from outrider.models.layers.compiled_layers import CompiledLayers, compile_layers
 from outrider.models.layers.mlp import FeedForward, FeedStep
 from outrider.models.layers.reduced_layers import OwnLogits, own_logits
@@ -21,13 +23,17 @@ from outrider.models.model_config import ModelConfig
 from outrider.models.paged_layout import paged_layout
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_cache import RecurrentLayout, RecurrentPool
+from outrider.models.rope_config import NO_ROPE, RopeConfig
 from outrider.ops.linear.linear import Linear
-from outrider.ops.norm_rope.place_embeds import place_embeds_
+from outrider.ops.norm_rope.place_embeds import add_embeds_, place_embeds_
 from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.sampling.scale_logits import scale_logits
 from outrider.ops.sampling.widen_logits import widen_logits
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
+from outrider.wire.runner_facts import WeightStorage
+
+DecoderPool = KVPool | RecurrentPool | WindowedPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,7 @@ class DecoderLayer:
     mlp_norm: Norm
     mlp: FeedForward
     rotary: int = 0  # index of its rotary embedding among those of the stack
+    is_windowed: bool = False  # it has a sliding window
     is_parallel: bool = False  # the feed-forward reads what the attention reads
 
 
@@ -48,6 +55,31 @@ class AuxStates:
 
     layers: tuple[int, ...]  # after how many layers; 0 is the input
     out: torch.Tensor  # [num_query, aux] one stream beside the other, perhaps others behind them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deepstack:
+    """What images add to the hidden states of their tokens after each of the first layers."""
+
+    first: int  # query token of the first vector
+    vectors: torch.Tensor  # [chunk.tokens, layers * hidden]
+    is_embedded: torch.Tensor  # [chunk.tokens] int64, 1 where vectors are added
+
+    @property
+    def has_layers(self) -> bool:
+        return self.vectors.shape[1] > 0
+
+    def add_(self, stream: torch.Tensor, *, depth: int) -> None:  # [num_query or more, hidden]
+        """Add to the stream after `depth` layers. Nothing to do after later layers."""
+        own = self.vectors[:, (depth - 1) * stream.shape[1] : depth * stream.shape[1]]
+        if own.shape[1]:
+            chunks = stream[self.first : self.first + own.shape[0]]
+            add_embeds_(chunks, own, self.is_embedded)
+
+
+NO_DEEPSTACK = Deepstack(
+    first=0, vectors=torch.empty(0, 0), is_embedded=torch.empty(0, dtype=torch.int64)
+)
 
 
 class LayerStack:
@@ -64,18 +96,24 @@ class LayerStack:
         stored: Sequence[Any],  # the cache of each layer
         *,
         steps: Sequence[AttentionStep],  # one for each rotary embedding
+        windowed: Sequence[AttentionStep] = (),  # the same for windowed layers, over window pages
         feed: FeedStep,
         aux: AuxStates,
+        deepstack: Deepstack = NO_DEEPSTACK,
     ) -> torch.Tensor:  # [num_query or n, hidden]
         """The residual stream after all layers; writes the KV of every query token."""
-        if self._compiled is not None and self._compiled.can_run(steps[0].backend, stored):
-            return self._compiled(x, stream, stored, steps[0], aux.layers, aux.out)
+        is_usual = not deepstack.has_layers and not steps[0].query_factors.numel()
+        compiled = self._compiled if is_usual else None
+        if compiled is not None and compiled.can_run(steps[0].backend, stored):
+            return compiled(x, stream, stored, steps[0], aux.layers, aux.out)
         _copy_aux(aux, 0, stream)
         for number, (layer, cache) in enumerate(zip(self._layers, stored, strict=True), start=1):
             normed = layer.attention_norm(x)
-            stream = layer.attention(normed, stream, cache, steps[layer.rotary])
+            own = windowed if windowed and layer.is_windowed else steps
+            stream = layer.attention(normed, stream, cache, own[layer.rotary])
             normed = normed if layer.is_parallel else layer.mlp_norm(stream)
             stream = x = layer.mlp(normed, stream, feed)
+            deepstack.add_(stream, depth=number)
             _copy_aux(aux, number, stream)
         return stream
 
@@ -120,14 +158,17 @@ class Decoder:
         share: ModelConfig | None = None,  # None: all of the model
         ranks: RankGroup = ONE_RANK,
         adapters: AdapterWeights = NO_ADAPTERS,
+        storage: tuple[WeightStorage, ...] = (),
     ) -> None:
         self.config = config
         self.share = share or config
         self.ranks = ranks
         self.adapters = adapters
+        self.storage = storage
         self.dtype = parts.embedding.dtype
         self._parts = parts
         self._stack = stack_layers(parts.layers)
+        self._ropes = config.pattern.different_ropes
         self._min_rows = parts.head.min_rows
         # Families with a factor round it to the type of the weights.
         self._embedding_factor = float(torch.tensor(config.multipliers.embedding).to(self.dtype))
@@ -147,7 +188,11 @@ class Decoder:
         """The layout of its cache: pages of KV, and recurrent states for chains of `nodes`."""
         config = self.share
         paged = paged_layout(
-            config.attention, layers=len(config.attending), page_size=page_size, dtype=self.dtype
+            config.attention,
+            layers=len(config.attending),
+            page_size=page_size,
+            dtype=self.dtype,
+            windows=config.pattern.windows,
         )
         if not isinstance(config.recurrence, Recurrence):
             return paged
@@ -160,7 +205,7 @@ class Decoder:
         )
 
     def hidden_states(
-        self, plan: StepPlan, kv: KVPool | RecurrentPool, attention: AttentionBackend
+        self, plan: StepPlan, kv: DecoderPool, attention: AttentionBackend | WindowedPlanner
     ) -> torch.Tensor:  # [num_query, hidden]
         """The final, normalised hidden state of every query token; writes their KV."""
         return self.forward(plan, kv, attention, AuxLayers()).hidden_states
@@ -168,22 +213,14 @@ class Decoder:
     def forward(
         self,
         plan: StepPlan,
-        kv: KVPool | RecurrentPool,
-        attention: AttentionBackend,
+        kv: DecoderPool,
+        attention: AttentionBackend | WindowedPlanner,
         aux_layers: AuxLayers,
     ) -> TargetOutput:
         """The final hidden state of every query token, and its aux hidden states; writes the KV."""
         parts, queries = self._parts, plan.queries
         num_query = queries.tokens.shape[0]
-        steps = [
-            AttentionStep(
-                rotation=rotary.at(_rotary_positions(plan)),
-                slots=queries.slots,
-                backend=attention,
-                plan=plan.attention,
-            )
-            for rotary in parts.rotaries
-        ]
+        steps, windowed = self._steps(plan, attention)
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=kv.layout.page_size)
         # Rows past num_query only give linear layers a faster size; attention never sees them.
         tokens = pad_rows(queries.tokens, max(num_query, self._min_rows))
@@ -192,12 +229,40 @@ class Decoder:
         aux_hidden_states = hidden_states.new_empty(num_query, self._aux_width(aux_layers))
         aux = AuxStates(layers=aux_layers.layers, out=aux_hidden_states)
         hidden_states = self._stack(
-            hidden_states, hidden_states, kv.layers, steps=steps, feed=feed, aux=aux
+            hidden_states,
+            hidden_states,
+            kv.layers,
+            steps=steps,
+            windowed=windowed,
+            feed=feed,
+            aux=aux,
+            deepstack=_deepstack(plan),
         )
         hidden_states = parts.norm(hidden_states[:num_query])
         if aux_layers.final:
             aux_hidden_states[:, -hidden_states.shape[1] :] = hidden_states
         return TargetOutput(hidden_states=hidden_states, aux_hidden_states=aux_hidden_states)
+
+    def _steps(
+        self, plan: StepPlan, attention: AttentionBackend | WindowedPlanner
+    ) -> tuple[list[AttentionStep], list[AttentionStep]]:
+        """The steps of layers, and those of windowed layers where they have window pages."""
+        own, positions = plan.attention, plan.queries.positions
+        backend = attention.backend if isinstance(attention, WindowedPlanner) else attention
+        steps = [
+            AttentionStep(
+                rotation=rotary.at(_rotary_positions(plan)),
+                slots=plan.queries.slots,
+                backend=backend,
+                plan=own.whole if isinstance(own, WindowedPlan) else own,
+                query_factors=self._query_factors(positions, rope),
+            )
+            for rope, rotary in zip(self._ropes, self._parts.rotaries, strict=True)
+        ]
+        if not isinstance(own, WindowedPlan):
+            return steps, []
+        slots = plan.queries.window_slots
+        return steps, [replace(step, slots=slots, plan=own.windowed) for step in steps]
 
     def _inputs(self, plan: StepPlan, tokens: torch.Tensor) -> torch.Tensor:  # [n] -> [n, hidden]
         """The input of the first layer: embeddings of tokens, or those that requests brought."""
@@ -208,6 +273,17 @@ class Decoder:
             of_chunks = slice(shape.num_decode_query, plan.queries.tokens.shape[0])
             place_embeds_(hidden_states[of_chunks], embeds.vectors, embeds.is_embedded)
         return hidden_states if multipliers.inputs == 1.0 else hidden_states * multipliers.inputs
+
+    def _query_factors(
+        self,
+        positions: torch.Tensor,  # [num_query]
+        rope: RopeConfig,  # of the layers
+    ) -> torch.Tensor:  # [num_query], or [0]
+        growth = self.config.multipliers.score_growth
+        if not growth.factor or (growth.is_without_rope and rope != NO_ROPE):
+            return NO_FACTORS
+        intervals = torch.floor((positions + growth.first).float() / growth.interval)
+        return torch.log1p(intervals) * growth.factor + 1.0
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:  # [n] -> [n, hidden]
         """What stands where a request may bring an embedding: the table's row times its factor."""
@@ -244,8 +320,23 @@ class Decoder:
         embedding = F.pad(self.embedding, (0, 0, 0, extra)) if extra else self.embedding
         parts = replace(self._parts, embedding=embedding)
         return Decoder(
-            self.config, parts, share=self.share, ranks=self.ranks, adapters=self.adapters
+            self.config,
+            parts,
+            share=self.share,
+            ranks=self.ranks,
+            adapters=self.adapters,
+            storage=self.storage,
         )
+
+
+def _deepstack(plan: StepPlan) -> Deepstack:
+    if not plan.shape.has_embeds:
+        return NO_DEEPSTACK
+    return Deepstack(
+        first=plan.shape.num_decode_query,
+        vectors=plan.embeds.deepstack,
+        is_embedded=plan.embeds.is_embedded,
+    )
 
 
 def _rotary_positions(plan: StepPlan) -> torch.Tensor:  # [num_query], or [3, num_query] with axes

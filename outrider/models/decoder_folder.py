@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outrider.config.engine_config import Arithmetic
-from outrider.models.block_model import BlockModel
+from outrider.models.any_head import inspect_any_head, load_any_head
+from outrider.models.block_depth import BlockDepth
+from outrider.models.block_model import AnyBlockModel
 from outrider.models.decoder import Decoder
 from outrider.models.draft_model import AnyDraftModel
-from outrider.models.eagle.head_loader import load_head
-from outrider.models.eagle.inspect_head import HeadReport, inspect_head
-from outrider.models.medusa.inspect_medusa import inspect_medusa, is_medusa
-from outrider.models.medusa.medusa_loader import load_medusa
+from outrider.models.eagle.inspect_head import HeadReport
 from outrider.models.model_config import ModelConfig
 from outrider.models.mtp.inspect_modules import ModuleReport, count_modules, inspect_modules
 from outrider.models.mtp.module_chain import ModuleChain
@@ -30,31 +29,22 @@ class DecoderFolder:
     folder: Path
 
     def inspect_head(self, head: Path) -> HeadReport:
-        inspect = inspect_medusa if is_medusa(head) else inspect_head
-        return inspect(head, self.config, self.folder)
+        return inspect_any_head(head, self.config, self.folder)
 
     def load_head(
         self, head: Path, target: AnyTarget, *, dtype: WeightType, arithmetic: Arithmetic
-    ) -> AnyDraftModel | BlockModel:
+    ) -> AnyDraftModel | AnyBlockModel:
         assert isinstance(target, Decoder), "the decoder of this folder"
-        if is_medusa(head):
-            return load_medusa(
-                head, target=target, target_folder=self.folder, dtype=dtype, arithmetic=arithmetic
-            )
-        return load_head(
-            head,
-            target=target,
-            target_folder=self.folder,
-            dtype=dtype,
-            device=target.embedding.device,
-            arithmetic=arithmetic,
-        )
+        return load_any_head(head, target, self.folder, dtype=dtype, arithmetic=arithmetic)
 
     def inspect_modules(self) -> ModuleReport:
         return inspect_modules(self.folder, self.config)
 
     def count_modules(self) -> int:
         return count_modules(self.folder, self.config)
+
+    def module_depth(self) -> BlockDepth | None:
+        return None
 
     def load_modules(
         self, target: AnyTarget, *, most: int, dtype: WeightType, arithmetic: Arithmetic

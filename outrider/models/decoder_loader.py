@@ -5,13 +5,14 @@ Peak memory is the finished model and one fused projection.
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from outrider.config.engine_config import Arithmetic, Quantization
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
-from outrider.errors import ConfigError
+from outrider.hub.vision_config import read_vision
 from outrider.models.adapters.adapter_bank import (
     NO_ADAPTERS,
     NO_BANK,
@@ -24,7 +25,7 @@ from outrider.models.adapters.adapter_bank import (
 from outrider.models.attention_tensors import AttentionLoader
 from outrider.models.cut_head import head_cut, make_head
 from outrider.models.decoder import Decoder, DecoderLayer, DecoderParts
-from outrider.models.decoder_check import check_tensors, own_names
+from outrider.models.decoder_check import as_stored, check_tensors, own_names, quantise_projections
 from outrider.models.decoder_tensors import (
     EMBEDDING,
     FUSED_GATE_UP,
@@ -52,23 +53,28 @@ from outrider.models.model_config import (
     read_config,
 )
 from outrider.models.norm_tensors import norm_weight
+from outrider.models.noted_linears import NotedLinears
 from outrider.models.qkv_tensors import key_tensor, kv_heads_in
+from outrider.models.quantised.stored_blocks import StoredBlocks, has_stored_blocks
 from outrider.models.quantised.stored_kv_scales import find_kv_scales, scales_of_heads
 from outrider.models.rank_share import decoder_cuts, share_of
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import load_recurrent_layer
 from outrider.models.safetensors_reader import Checkpoint
+from outrider.models.tensor_cut import Cut
 from outrider.models.tensor_source import RenamedTensors, TensorSource
 from outrider.ops.linear.any_weight import AnyWeight, fuse_weights, place_weight, stack_weights
+from outrider.ops.linear.block_linear import why_no_blocks
+from outrider.ops.linear.block_weight import BlockWeight
 from outrider.ops.linear.choose_linear import (
-    LinearMaker,
     WeightType,
     choose_linear,
     computed_dtype,
-    is_computed_in_float32,
+    stored_dtype,
     wide_linear,
 )
 from outrider.ops.linear.linear import Linear
+from outrider.ops.linear.linear_storage import dtype_name
 from outrider.ops.norm_rope.layer_norm import LayerNorm
 from outrider.ops.norm_rope.rms_norm import Norm, NormLater, make_norm
 
@@ -84,13 +90,18 @@ def load_decoder(
     quantization: Quantization = "none",
     ranks: RankGroup = ONE_RANK,
     bank: BankSizes = NO_BANK,
+    max_context: int | None = None,  # of the engine; None: that of the model
 ) -> Decoder:
     """The decoder in a Hugging Face folder. Its tensors must match its config.json exactly."""
-    config = read_config(folder)
-    with Checkpoint(folder, config.family.nesting, quantization) as checkpoint:
+    config = read_config(folder).within(max_context)
+    with Checkpoint(folder, config.family.nesting) as checkpoint:
+        config = as_stored(checkpoint, config)
+        quantise_projections(checkpoint, config, quantization)
         check_tensors(checkpoint, config)
-        if checkpoint.is_partial and not config.family.reads_images:
-            _log.info("the vision part is not loaded: text only")
+        vision = read_vision(folder)
+        if checkpoint.is_partial and not vision.reads_images:
+            why = f" (for images, {vision.missing})" if vision.missing else ""
+            _log.info("the vision part is not loaded: text only%s", why)
         builder = _Builder(
             config,
             checkpoint,
@@ -102,7 +113,12 @@ def load_decoder(
         )
         builder.reserve_adapters(bank)
         builder.use_kv_scales(checkpoint.kv_scales())
-        return builder.build()
+        builder.make_linear.note_unused(checkpoint.unused_scales)
+        if dtype != "packed" or not has_stored_blocks(folder) or why_no_blocks():
+            return builder.build()
+        with StoredBlocks(folder, tensor_shapes(config)) as blocks:
+            builder.use_blocks(blocks)
+            return builder.build()
 
 
 def build_decoder(
@@ -168,26 +184,23 @@ class _Builder:
         self._config = share_of(config, ranks)  # what is built here
         self._ranks = ranks
         self._stored_scales: Mapping[str, torch.Tensor] = {}
+        self._blocks: StoredBlocks | None = None  # for `use_blocks`
         self._cuts = decoder_cuts(config, ranks, are_experts_stacked=are_experts_stacked)
         self._are_experts_stacked = are_experts_stacked
         self._source = source
-        self.make_linear: LinearMaker = choose_linear(dtype, device, arithmetic)
         self._arithmetic: Arithmetic = arithmetic
         self._dtype = computed_dtype(dtype, device)
+        self._weight_type: WeightType = dtype
+        self.make_linear = NotedLinears(choose_linear(dtype, device, arithmetic), self._dtype)
         self._device = device
         self.adapters: AdapterWeights = NO_ADAPTERS
         self._mixtures = MixtureLoader(
             self._config,
             self,
-            make_linear=self.make_linear,
+            linears=self.make_linear,
             make_wide_linear=lambda weight: wide_linear(weight, arithmetic),
             ranks=ranks,
         )
-        if isinstance(config.experts, ExpertsConfig) and is_computed_in_float32(dtype, device):
-            raise ConfigError(
-                f"experts cannot be stored as {dtype} on {device.type}; use --dtype bfloat16 or "
-                "float32"
-            )
 
     def reserve_adapters(self, sizes: BankSizes) -> None:
         """Give the layers that are made from now on room for adapters."""
@@ -195,7 +208,7 @@ class _Builder:
             self.adapters = AdapterBank(
                 sizes,
                 shapes=tensor_shapes(self._model, are_experts_stacked=self._are_experts_stacked),
-                nesting=self._model.family.nesting,
+                names=self._model.family.nesting,
                 cuts=self._cuts,
                 dtype=self._dtype,
                 device=self._device,
@@ -204,6 +217,10 @@ class _Builder:
     def use_kv_scales(self, stored: Mapping[str, torch.Tensor]) -> None:
         """Scale codes of keys and values, in layers that are made from now on, by these tensors."""
         self._stored_scales = stored
+
+    def use_blocks(self, blocks: StoredBlocks) -> None:
+        """Read weights as the blocks of a GGUF file, where they are stored as such."""
+        self._blocks = blocks
 
     def kv_scales(self, prefix: str, attention: AttentionConfig) -> KVScales:
         whole = self._model.attention
@@ -230,7 +247,14 @@ class _Builder:
             norm=self._norm("model.norm.weight"),
             head=head,
         )
-        return Decoder(self._model, parts, share=config, ranks=self._ranks, adapters=self.adapters)
+        return Decoder(
+            self._model,
+            parts,
+            share=config,
+            ranks=self._ranks,
+            adapters=self.adapters,
+            storage=self.make_linear.facts(),
+        )
 
     def block(self, index: int) -> DecoderLayer:
         attention_norm, attention = self._attention(index)
@@ -251,6 +275,7 @@ class _Builder:
             mlp_norm=mlp_norm,
             mlp=mlp,
             rotary=self._config.pattern.rope_index(index),
+            is_windowed=self._config.pattern.is_windowed(index),
             is_parallel=self._config.family.style.is_parallel,
         )
 
@@ -268,8 +293,10 @@ class _Builder:
             )
         if isinstance(config, LatentConfig):
             return norm, load_latent_attention(config, self._config.rope, prefix, self)
+        whole = self._model.attention
+        assert isinstance(whole, AttentionConfig), "a share of it is"
         loader = AttentionLoader(self._config, config, prefix, self, layer=index)
-        return loader.load(norm, self._ranks)
+        return loader.load(norm, self._ranks, of_all=whole.channels)
 
     def _feed(self, index: int, *, are_stacked: bool) -> tuple[Norm, FeedForward]:
         layer, config = layer_prefix(index), self._config
@@ -277,10 +304,11 @@ class _Builder:
         norm = self._layer_norm(index, style.norms.before_feed)
         if isinstance(experts, ExpertsConfig):
             return norm, self._mixtures.load(layer, experts, are_stacked=are_stacked)
-        gate = self.gate(layer + "mlp.")
+        block = f"{layer}{style.feed}."
+        gate = self.gate(block)
         if style.norms.before_feed:
             norm, gate = gate_behind(norm, gate)
-        return norm, Mlp(gate=gate, down=self.linear(layer + "mlp.down_proj.weight"))
+        return norm, Mlp(gate=gate, down=self.linear(block + "down_proj.weight"))
 
     def gate(self, block: str) -> Gate:
         """The gate of a dense part."""
@@ -294,6 +322,10 @@ class _Builder:
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
 
+    def empty_experts(self, shape: tuple[int, ...]) -> torch.Tensor:
+        stored = stored_dtype(self._weight_type, self._device)
+        return torch.empty(shape, dtype=stored, device=self._device)
+
     def _layer_norm(self, index: int, name: str) -> Norm:
         """A norm of a layer; none where its family has no name for it."""
         if not name:
@@ -301,8 +333,10 @@ class _Builder:
         return self._norm(f"{layer_prefix(index)}{name}.weight")
 
     def _norm(self, name: str) -> Norm:
-        make = LayerNorm if self._config.family.style.has_layer_norms else make_norm
-        return make(self.norm_weight(name), self._config.block.norm_eps)
+        style, block = self._config.family.style, self._config.block
+        ones = torch.ones_like(self.empty((block.hidden,)))
+        make = LayerNorm if style.has_layer_norms else make_norm
+        return make(self.norm_weight(name) if style.has_norm_weights else ones, block.norm_eps)
 
     def norm_weight(self, name: str) -> torch.Tensor:
         stored, family = self.read_part(name), self._config.family
@@ -312,10 +346,14 @@ class _Builder:
         """The projection to logits."""
         ranks, vocab = self._ranks, self._config.vocab_size
         cut = head_cut(vocab, ranks)
+        blocks = self._find_blocks(EMBEDDING if self._config.is_tied else HEAD, cut)
+        if blocks is not None and ranks.size == 1:
+            return self.make_linear(blocks, [HEAD])
         rows = cut.of(embedding)
         if not self._config.is_tied:
             rows = self._source.read(HEAD, cut).to(self._device, self._dtype)
-        return make_head(rows, ranks, vocab_size=vocab, make_linear=self.make_linear)
+        make_linear = partial(self.make_linear, names=[HEAD])
+        return make_head(rows, ranks, vocab_size=vocab, make_linear=make_linear)
 
     def linear(self, *names: str) -> Linear:
         """One projection for several weights with the same input, stacked."""
@@ -329,13 +367,14 @@ class _Builder:
         """A projection of the weights of these names, whose adapters are stacked like them."""
         weights = {name: self.read_weight_part(name) for name in names}
         fused = place_weight(fuse_weights(weights, stack_rows), self._device, self._dtype)
-        shape, linear = tuple(fused.shape), self.make_linear(fused)
+        shape, linear = tuple(fused.shape), self.make_linear(fused, names)
         if not isinstance(self.adapters, AdapterBank):
             return linear
         return self.adapters.adapt(linear, names, stack_rows, shape=shape)
 
     def _embedding(self) -> torch.Tensor:
         """Only the rows of a step's tokens are read, so on a CPU it stays in its file if it can."""
+        self.make_linear.note([EMBEDDING], dtype_name(self._dtype))
         return self._source.read(EMBEDDING).to(self._device, self._dtype)
 
     def read(self, *names: str) -> torch.Tensor:
@@ -349,7 +388,11 @@ class _Builder:
         return place_weight(stacked, self._device, self._dtype)
 
     def read_weight_part(self, name: str) -> AnyWeight:
-        return self._source.read_weight(name, self._cuts.cut(name))
+        cut = self._cuts.cut(name)
+        return self._find_blocks(name, cut) or self._source.read_weight(name, cut)
+
+    def _find_blocks(self, name: str, cut: Cut) -> BlockWeight | None:
+        return self._blocks.find(name, cut) if self._blocks else None
 
     def read_part(self, name: str) -> torch.Tensor:
         """This rank's part of a tensor, as stored."""

@@ -10,12 +10,12 @@ from outrider.models.expert_tensors import (
     StackedExperts,
     sizes_of,
 )
+from outrider.models.family import ExpertFamily
 from outrider.models.latent_tensors import latent_shapes
 from outrider.models.model_config import LatentConfig, ModelConfig
 from outrider.models.paired_experts import PACKED_GATE_UP, PairedExperts, StackedPairs
 from outrider.models.recurrent.recurrence import Recurrence
 from outrider.models.recurrent.recurrent_tensors import STACKED_QKV, recurrent_shapes
-from outrider.models.registry import ExpertFamily
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -32,10 +32,9 @@ def tensor_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor in the folder of such a model."""
     hidden, vocab = config.block.hidden, config.vocab_size
-    shapes: dict[str, tuple[int, ...]] = {
-        EMBEDDING: (vocab, hidden),
-        "model.norm.weight": (hidden,),
-    }
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (vocab, hidden)}
+    if config.family.style.has_norm_weights:
+        shapes["model.norm.weight"] = (hidden,)
     if not config.is_tied:
         shapes[HEAD] = (vocab, hidden)
     for index in range(config.num_layers):
@@ -77,7 +76,7 @@ def _fused_parts(config: ModelConfig, name: str) -> tuple[int, ...]:
 
 def _attention_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     attention, hidden, family = config.attention, config.block.hidden, config.family
-    for norm in family.style.norms.stored:
+    for norm in family.style.norms.stored if family.style.has_norm_weights else ():
         yield f"{norm}.weight", (hidden,)
     recurrence = config.recurrence
     if isinstance(recurrence, Recurrence) and layer in recurrence.layers:
@@ -85,7 +84,7 @@ def _attention_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tu
             yield RECURRENT + name, shape
         return
     if isinstance(attention, LatentConfig):
-        for name, shape in latent_shapes(attention, hidden):
+        for name, shape in latent_shapes(attention, read=hidden, hidden=hidden):
             yield f"self_attn.{name}", shape
         return
     query, key = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
@@ -100,6 +99,9 @@ def _attention_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tu
     if family.style.has_joint_head_norm:
         yield "self_attn.q_norm.weight", (query,)
         yield "self_attn.k_norm.weight", (key,)
+    if family.style.has_head_layer_norm:
+        yield "self_attn.q_norm.weight", (attention.heads, attention.head_dim)
+        yield "self_attn.k_norm.weight", (attention.kv_heads, attention.head_dim)
     if family.has_head_norm:
         yield "self_attn.q_norm.weight", (attention.head_dim,)
         yield "self_attn.k_norm.weight", (attention.head_dim,)
@@ -124,11 +126,12 @@ def _feed_shapes(
         if experts.has_shared_gate:
             yield SHARED_GATE, (1, hidden)
         return
-    if config.family.style.has_fused_projections:
-        yield f"mlp.{FUSED_GATE_UP}", (2 * wide, hidden)
-        yield "mlp.down_proj.weight", (hidden, wide)
+    style = config.family.style
+    if style.has_fused_projections:
+        yield f"{style.feed}.{FUSED_GATE_UP}", (2 * wide, hidden)
+        yield f"{style.feed}.down_proj.weight", (hidden, wide)
         return
-    yield from _dense_shapes("mlp.", hidden, wide)
+    yield from _dense_shapes(f"{style.feed}.", hidden, wide)
 
 
 def _dense_shapes(block: str, hidden: int, wide: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -143,7 +146,10 @@ def expert_tensors(
     sizes, family = sizes_of(experts, config.block.hidden), expert_family(config)
     if family.has_pairs:
         return StackedPairs(sizes) if are_stacked else PairedExperts(sizes)
-    return StackedExperts(sizes) if are_stacked else ApartExperts(sizes, family.names)
+    if are_stacked:
+        is_transposed = family.stacked_axes != "out, in"
+        return StackedExperts(sizes, family.names, is_transposed=is_transposed)
+    return ApartExperts(sizes, family.names)
 
 
 def expert_family(config: ModelConfig) -> ExpertFamily:

@@ -23,12 +23,14 @@ Planner = TypeVar("Planner", contravariant=True)
 class AuxLayers:
     """The hidden states of the target that a drafter reads (aux_hidden_states).
 
-    Layer k is the residual stream after k layers; 0 is the embedding. `final` is the normalised
-    state that lm_head reads. The states are concatenated in this order.
+    Layer k is the residual stream after k layers; 0 is the embedding. Of several residual streams
+    it is the mean. `final` is the normalised state that lm_head reads. `streams` are all residual
+    streams after the last layer. The states are concatenated in this order.
     """
 
     layers: tuple[int, ...] = ()
     final: bool = False
+    streams: bool = False  # of targets that have several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class ModelFacts:
     attention: AnyAttention  # of its own KV
     # A round begins by running the last token: until then the catch-up wrote nothing but its KV.
     begins_with_forward: bool
+    has_adapters: bool = False  # rows run through LoRA adapters of their own
 
     @property
     def heads(self) -> Sequence[AnyAttention]:

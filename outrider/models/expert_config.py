@@ -1,18 +1,19 @@
 """The mixture of experts in a config.json: which layers have one, and how tokens are routed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from outrider.errors import ConfigError
 from outrider.models.config_fields import (
     check_experts,
+    read_list,
     read_number_or,
     read_real_or,
     read_size,
     read_size_or,
 )
-from outrider.models.registry import ExpertFamily
+from outrider.models.family import ExpertFamily
 from outrider.ops.moe.gate_form import SWIGLU, ExpertGate
 from outrider.ops.moe.routing_config import ONE_GROUP, ExpertGroups, RoutingConfig
 
@@ -29,6 +30,7 @@ class ExpertsConfig:
     has_bias: bool = False  # a stored bias per expert is added to its score for selection
     has_shared_gate: bool = False  # a gate scales the shared expert of each token
     gate: ExpertGate = SWIGLU
+    has_weighted_inputs: bool = False  # weights scale what experts read, not what they return
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ def parse_experts(
         raise ConfigError(
             f"config.json routes a token to {top_k} of {num} experts; fix num_experts_per_tok"
         )
+    if family.routing == "llama4":
+        return _parse_llama4(fields, family, num=num, top_k=top_k, num_layers=num_layers)
     if family.routing != "softmax":
         return _parse_deepseek(fields, family, num=num, top_k=top_k, num_layers=num_layers)
     is_normed = family.is_always_normed or _is_normed(fields, family)
@@ -110,6 +114,28 @@ def _parse_deepseek(
         layers=frozenset(range(dense, num_layers)),
         shared=intermediate * read_number_or(fields, "n_shared_experts"),
         has_bias=is_v3,
+    )
+
+
+def _parse_llama4(
+    fields: Mapping[str, Any], family: ExpertFamily, *, num: int, top_k: int, num_layers: int
+) -> ExpertsConfig:
+    every = read_size_or(fields, "interleave_moe_layer_step", 1)
+    layers: Sequence[Any] = range(every - 1, num_layers, every)
+    if fields.get("moe_layers") is not None:
+        layers = read_list(fields, "moe_layers")
+    if any(layer not in range(num_layers) for layer in layers):
+        raise ConfigError(
+            f"config.json needs layers below {num_layers} in moe_layers, got {layers}; fix it"
+        )
+    intermediate = read_size(fields, family.intermediate)
+    return ExpertsConfig(
+        num=num,
+        intermediate=intermediate,
+        routing=RoutingConfig(top_k=top_k, score="sigmoid", is_normed=False),
+        layers=frozenset(layers),
+        shared=intermediate,
+        has_weighted_inputs=True,
     )
 
 

@@ -7,14 +7,14 @@ from typing import Protocol
 import torch
 
 from outrider.models.expert_config import ExpertsConfig
-from outrider.models.registry import ExpertNames
+from outrider.models.family import ExpertNames
 from outrider.ops.moe.expert_gate import NO_BIASES, ExpertBiases
 
 Shape = tuple[int, ...]
 Read = Callable[[str], torch.Tensor]  # the tensor of this name
 
-STACKED_GATE_UP = "mlp.experts.gate_up_proj"
-STACKED_DOWN = "mlp.experts.down_proj"
+STACKED_GATE_UP = ".experts.gate_up_proj"
+STACKED_DOWN = ".experts.down_proj"
 
 
 class ExpertTensors(Protocol):
@@ -69,7 +69,7 @@ class ApartExperts:
     router_bias = ""
 
     def __init__(self, sizes: ExpertSizes, names: ExpertNames) -> None:
-        self.router = f"{names.block}.gate.weight"
+        self.router = f"{names.block}.{names.router}.weight"
         self._sizes = sizes
         self._names = names
 
@@ -109,16 +109,20 @@ class ApartExperts:
 class StackedExperts:
     """Two tensors for all experts of a layer, as transformers 5 can write them."""
 
-    router = "mlp.gate.weight"
     router_bias = ""
 
-    def __init__(self, sizes: ExpertSizes) -> None:
+    def __init__(self, sizes: ExpertSizes, names: ExpertNames, *, is_transposed: bool) -> None:
+        self.router = f"{names.stacked}.{names.router}.weight"
+        self._gate_up = names.stacked + STACKED_GATE_UP
+        self._down = names.stacked + STACKED_DOWN
         self._sizes = sizes
+        self._is_transposed = is_transposed  # [experts, in, out]
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         yield self.router, (self._sizes.num, self._sizes.hidden)
-        yield STACKED_GATE_UP, self._sizes.gate_up
-        yield STACKED_DOWN, self._sizes.down
+        stored = {self._gate_up: self._sizes.gate_up, self._down: self._sizes.down}
+        for name, (num, rows, columns) in stored.items():
+            yield name, (num, columns, rows) if self._is_transposed else (num, rows, columns)
 
     def gate_up_names(self, held: range) -> tuple[str, ...]:
         del held
@@ -129,10 +133,14 @@ class StackedExperts:
         return ()
 
     def read_gate_up(self, read: Read, into: torch.Tensor, held: range) -> None:
-        into.copy_(read(STACKED_GATE_UP)[held.start : held.stop])
+        self._read(read, self._gate_up, into, held)
 
     def read_down(self, read: Read, into: torch.Tensor, held: range) -> None:
-        into.copy_(read(STACKED_DOWN)[held.start : held.stop])
+        self._read(read, self._down, into, held)
+
+    def _read(self, read: Read, name: str, into: torch.Tensor, held: range) -> None:
+        stored = read(name)[held.start : held.stop]
+        into.copy_(stored.transpose(1, 2) if self._is_transposed else stored)
 
     def read_biases(self, read: Read, held: range) -> ExpertBiases:
         del read, held

@@ -9,6 +9,7 @@ import torch
 from outrider.models.layers.mla import (
     LatentAttention,
     LatentProjections,
+    LatentWriter,
     LowRankQueries,
     QueryProjection,
     WholeQueries,
@@ -21,7 +22,9 @@ from outrider.ops.linear.any_weight import AnyWeight, rearrange_rows, stack_weig
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import Norm, make_norm
 
-_EPS = 1e-6  # of the norms of latents and queries; independent of rms_norm_eps
+LATENT_EPS = 1e-6  # of the norms of latents and queries in targets; independent of rms_norm_eps
+
+KV_A = "kv_a_proj_with_mqa.weight"  # from the input to the latent and the rotary key
 
 Shape = tuple[int, ...]
 
@@ -40,53 +43,73 @@ class LatentReader(Protocol):
     def make_linear(self, weight: AnyWeight) -> Linear: ...
 
 
-def latent_shapes(config: LatentConfig, hidden: int) -> Iterator[tuple[str, Shape]]:
+def latent_shapes(
+    config: LatentConfig,
+    *,
+    read: int,  # width of the input
+    hidden: int,  # width of the output
+) -> Iterator[tuple[str, Shape]]:
     """Name below `self_attn.` and shape of every tensor."""
     queries = config.heads * (config.nope + config.rope)
     if config.query_rank:
-        yield "q_a_proj.weight", (config.query_rank, hidden)
+        yield "q_a_proj.weight", (config.query_rank, read)
         yield "q_a_layernorm.weight", (config.query_rank,)
         yield "q_b_proj.weight", (queries, config.query_rank)
     else:
-        yield "q_proj.weight", (queries, hidden)
-    yield "kv_a_proj_with_mqa.weight", (config.width, hidden)
+        yield "q_proj.weight", (queries, read)
+    yield KV_A, (config.width, read)
     yield "kv_a_layernorm.weight", (config.latent,)
     yield "kv_b_proj.weight", (config.heads * (config.nope + config.value), config.latent)
     yield "o_proj.weight", (hidden, config.heads * config.value)
 
 
 def load_latent_attention(
-    config: LatentConfig, rope: RopeConfig, prefix: str, reader: LatentReader
+    config: LatentConfig,
+    rope: RopeConfig,
+    prefix: str,
+    reader: LatentReader,
+    *,
+    norm_eps: float = LATENT_EPS,
 ) -> LatentAttention:
     """The attention whose tensor names begin with `prefix`."""
-
-    def rotated(name: str, dim: int) -> AnyWeight:
-        weight = reader.weight(prefix + name)
-        if not is_interleaved:
-            return weight
-        split = partial(split_rotary_pairs, dim=dim, rope=config.rope)
-        return rearrange_rows(weight, split)
-
-    is_interleaved, head = rope.is_interleaved, config.nope + config.rope
-    latents = rotated("kv_a_proj_with_mqa.weight", config.width)
+    rotated = partial(_rotated, config, rope, reader)
+    head = config.nope + config.rope
     queries: QueryProjection = WholeQueries()
     if config.query_rank:
         first = reader.weight(prefix + "q_a_proj.weight")
         queries = LowRankQueries(
-            norm=make_norm(reader.read(prefix + "q_a_layernorm.weight"), _EPS),
-            up=reader.make_linear(rotated("q_b_proj.weight", head)),
+            norm=make_norm(reader.read(prefix + "q_a_layernorm.weight"), norm_eps),
+            up=reader.make_linear(rotated(prefix + "q_b_proj.weight", head)),
         )
     else:
-        first = rotated("q_proj.weight", head)
+        first = rotated(prefix + "q_proj.weight", head)
     return LatentAttention(
         config,
         scale=score_scale(config, rope),
-        down=reader.make_linear(stack_weights([first, latents])),
+        down=reader.make_linear(stack_weights([first, rotated(prefix + KV_A, config.width)])),
         queries=queries,
-        norm=_norm(prefix, reader),
+        norm=_norm(prefix, reader, norm_eps),
         projections=split_projections(reader.read(prefix + "kv_b_proj.weight"), config),
         output=reader.make_linear(reader.weight(prefix + "o_proj.weight")),
     )
+
+
+def load_latent_writer(
+    config: LatentConfig, rope: RopeConfig, prefix: str, reader: LatentReader, *, norm_eps: float
+) -> LatentWriter:
+    """The part of such an attention that writes latents. Its projection is a copy."""
+    weight = _rotated(config, rope, reader, prefix + KV_A, config.width)
+    return LatentWriter(project=reader.make_linear(weight), norm=_norm(prefix, reader, norm_eps))
+
+
+def _rotated(
+    config: LatentConfig, rope: RopeConfig, reader: LatentReader, name: str, dim: int
+) -> AnyWeight:
+    """A weight whose output is rotated; channels that are rotated together lie half apart."""
+    weight = reader.weight(name)
+    if not rope.is_interleaved:
+        return weight
+    return rearrange_rows(weight, partial(split_rotary_pairs, dim=dim, rope=config.rope))
 
 
 def split_projections(weight: torch.Tensor, config: LatentConfig) -> LatentProjections:
@@ -96,5 +119,5 @@ def split_projections(weight: torch.Tensor, config: LatentConfig) -> LatentProje
     return LatentProjections(key=key.contiguous(), value=value.contiguous())
 
 
-def _norm(prefix: str, reader: LatentReader) -> Norm:
-    return make_norm(reader.read(prefix + "kv_a_layernorm.weight"), _EPS)
+def _norm(prefix: str, reader: LatentReader, eps: float) -> Norm:
+    return make_norm(reader.read(prefix + "kv_a_layernorm.weight"), eps)

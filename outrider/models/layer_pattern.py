@@ -1,6 +1,6 @@
-"""In what the attention of single layers differs: sliding windows and rotary embeddings."""
+"""In what the attention of layers differs: windows, attention chunks and rotary embeddings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outrider.errors import ConfigError
@@ -12,14 +12,14 @@ from outrider.models.config_fields import (
     read_size,
     read_size_or,
 )
-from outrider.models.registry import Family
+from outrider.models.family import Family
 from outrider.models.rope_config import NO_ROPE, RopeConfig, parse_rope
 from outrider.ops.attention.attention_rule import WHOLE_TEXT
 
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+_FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 _MAX_WINDOW_LAYERS = 28  # where Qwen configs do not have the field
 _ROPE_FIELDS = ("rope_theta", "rope_scaling", "rope_parameters")
-_LAYER_TYPES = (_FULL, _SLIDING, "linear_attention")
+_LAYER_TYPES = (_FULL, _SLIDING, _CHUNKED, "linear_attention")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,17 @@ class LayerPattern:
     """One entry per layer."""
 
     windows: tuple[int, ...]  # WHOLE_TEXT without sliding window
+    attention_chunks: tuple[int, ...]  # likewise
     ropes: tuple[RopeConfig, ...]
 
     @property
     def different_ropes(self) -> tuple[RopeConfig, ...]:
         """In the order of the first layers that have them."""
         return tuple(dict.fromkeys(self.ropes))
+
+    def within(self, context: int) -> "LayerPattern":
+        """The pattern for texts up to this length."""
+        return replace(self, ropes=tuple(rope.within(context) for rope in self.ropes))
 
     def rope_at(self, layer: int) -> RopeConfig:
         """The rope of a layer. Draft modules, behind the last one, have the first one's."""
@@ -45,6 +50,18 @@ class LayerPattern:
     def window_at(self, layer: int) -> int:
         """The sliding window of a layer. Draft modules, behind the last one, have none."""
         return self.windows[layer] if layer < len(self.windows) else WHOLE_TEXT
+
+    def reach_at(self, layer: int) -> int:
+        """The most tokens that a token of this layer sees, itself included."""
+        return min(self.window_at(layer), self.attention_chunk_at(layer))
+
+    def is_windowed(self, layer: int) -> bool:
+        """Whether a layer has a sliding window."""
+        return self.window_at(layer) < WHOLE_TEXT
+
+    def attention_chunk_at(self, layer: int) -> int:
+        """The attention chunk of a layer. Draft modules have none."""
+        return self.attention_chunks[layer] if layer < len(self.windows) else WHOLE_TEXT
 
 
 def parse_pattern(
@@ -62,6 +79,7 @@ def parse_pattern(
     has_rope = _rope_flags(fields, family, types)
     return LayerPattern(
         windows=tuple(window if kind == _SLIDING else WHOLE_TEXT for kind in types),
+        attention_chunks=_attention_chunks(fields, family, types),
         ropes=tuple(
             by_type.get(kind, by_type[_FULL]) if is_rotated else NO_ROPE
             for kind, is_rotated in zip(types, has_rope, strict=True)
@@ -121,6 +139,9 @@ def _layer_types(fields: dict[str, Any], family: Family, num_layers: int) -> lis
 
 def _usual_types(fields: dict[str, Any], family: Family, num_layers: int) -> list[str]:
     style = family.windows
+    if style.usual_chunk:
+        flags = _rope_flags(fields, family, [_FULL] * num_layers)
+        return [_CHUNKED if is_rotated else _FULL for is_rotated in flags]
     has_window = style.is_read and fields.get("sliding_window", style.usual) is not None
     if not has_window or not fields.get("use_sliding_window", not style.has_switch):
         return [_FULL] * num_layers
@@ -136,6 +157,16 @@ def _usual_types(fields: dict[str, Any], family: Family, num_layers: int) -> lis
         _FULL if layer < first or (period and (layer + 1) % period == 0) else _SLIDING
         for layer in range(num_layers)
     ]
+
+
+def _attention_chunks(fields: dict[str, Any], family: Family, types: list[str]) -> tuple[int, ...]:
+    if _CHUNKED in types and not family.windows.usual_chunk:
+        raise ConfigError(
+            f"config.json gives layers of {family.name} the type {_CHUNKED}, which is not "
+            "supported; use another model"
+        )
+    size = read_size_or(fields, "attention_chunk_size", family.windows.usual_chunk or WHOLE_TEXT)
+    return tuple(size if kind == _CHUNKED else WHOLE_TEXT for kind in types)
 
 
 def _window(fields: dict[str, Any], family: Family) -> int:

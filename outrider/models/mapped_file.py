@@ -24,6 +24,7 @@ _DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E8M0": torch.float8_e8m0fnu,
 }
+MOST_RESIDENT = 32 << 20  # bytes of files while a model loads; a few tensors, read together
 _LENGTH_BYTES = 8  # of the header, little-endian, at the start of the file
 
 

@@ -22,9 +22,12 @@ from outrider.models.layers.mlp import FeedForward, Mlp
 from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.router import TopKRouter
 from outrider.models.model_config import ModelConfig
+from outrider.models.noted_linears import NotedLinears
 from outrider.ops.linear.linear import BiasedLinear, Linear
 from outrider.ops.moe.expert_gate import ExpertBiases
+from outrider.ops.moe.expert_stack import expert_storage
 from outrider.ops.moe.experts import make_experts
+from outrider.ops.moe.weighted_inputs import WeightedInputs
 
 
 class MixtureReader(PartReader, Protocol):
@@ -40,6 +43,10 @@ class MixtureReader(PartReader, Protocol):
 
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         """On the device in the dtype of activations."""
+        ...
+
+    def empty_experts(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """On the device in the dtype of stored experts."""
         ...
 
     def gate(self, block: str) -> Gate:
@@ -59,13 +66,13 @@ class MixtureLoader:
         config: ModelConfig,  # the share of this rank
         reader: MixtureReader,
         *,
-        make_linear: Callable[[torch.Tensor], Linear],
+        linears: NotedLinears,
         make_wide_linear: Callable[[torch.Tensor], Linear],  # computes in float32
         ranks: RankGroup,
     ) -> None:
         self._config = config
         self._reader = reader
-        self._make_linear = make_linear
+        self._linears = linears
         self._make_wide_linear = make_wide_linear
         self._ranks = ranks
 
@@ -74,12 +81,16 @@ class MixtureLoader:
         tensors = expert_tensors(self._config, experts, are_stacked=are_stacked)
         held = held_experts(experts.num, self._ranks)
         sizes = sizes_of(replace(experts, num=len(held)), self._config.block.hidden)
-        gate_up, down = read_experts(self._reader, tensors, layer, sizes, held, self._reader.empty)
+        reader = self._reader
+        gate_up, down = read_experts(reader, tensors, layer, sizes, held, reader.empty_experts)
+        for name, stack in (("gates and ups of experts", gate_up), ("downs of experts", down)):
+            self._linears.note([name], expert_storage(stack))
         biases = self._biases(tensors, layer, held)
         made = make_experts(gate_up, down, gate=experts.gate, biases=biases)
+        divided = divide_experts(made, held, self._ranks.experts)
         return MoeMlp(
             router=self._router(layer, experts, tensors),
-            experts=divide_experts(made, held, self._ranks.experts),
+            experts=WeightedInputs(divided) if experts.has_weighted_inputs else divided,
             shared=self._shared(layer, experts),
         )
 
@@ -107,8 +118,8 @@ class MixtureLoader:
         reader, bias = self._reader, self._reader.empty((0,)).float()
         if experts.has_bias:
             bias = reader.read_wide(layer + ROUTER_BIAS)
-        if expert_family(self._config).routing == "softmax":
-            gate = self._make_linear(reader.read(layer + tensors.router))
+        if expert_family(self._config).routing in ("softmax", "llama4"):
+            gate = self._linears(reader.read(layer + tensors.router), [tensors.router])
         else:
             gate = self._make_wide_linear(reader.read_wide(layer + tensors.router))
         if tensors.router_bias:

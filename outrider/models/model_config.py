@@ -15,12 +15,14 @@ from outrider.models.config_fields import (
     read_size_or,
 )
 from outrider.models.expert_config import ExpertsConfig, NoExperts, parse_experts
+from outrider.models.family import ExpertFamily, Family, LayerStyle
 from outrider.models.layer_pattern import LayerPattern, parse_pattern
 from outrider.models.multipliers import Multipliers, parse_multipliers
 from outrider.models.quantised.quantisation import parse_quantisation
+from outrider.models.quantised.quantisation_files import quantisation_in
 from outrider.models.recurrent.recurrence import NO_RECURRENCE, NoRecurrence, Recurrence
 from outrider.models.recurrent.recurrent_config import parse_recurrence
-from outrider.models.registry import ExpertFamily, Family, LayerStyle, family_of
+from outrider.models.registry import family_of
 from outrider.models.rope_config import RopeConfig, check_pairs
 from outrider.ops.attention.attention_rule import WHOLE_TEXT, AttentionRule
 
@@ -52,6 +54,11 @@ class AttentionConfig:
     heads: int
     kv_heads: int
     head_dim: int
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """Of all queries of a token, and of all its keys."""
+        return self.heads * self.head_dim, self.kv_heads * self.head_dim
 
     @property
     def vectors(self) -> int:
@@ -121,6 +128,16 @@ class ModelConfig:
         return self.pattern.ropes[whole[0] if whole else 0]
 
     @property
+    def hidden(self) -> int:
+        """Width of the residual stream."""
+        return self.block.hidden
+
+    @property
+    def num_streams(self) -> int:
+        """It has one residual stream."""
+        return 1
+
+    @property
     def usual_page_size(self) -> int:
         """Tokens per page unless the user sets another number."""
         return USUAL_PAGE
@@ -151,9 +168,17 @@ class ModelConfig:
             )
         return self.attention
 
+    def within(self, context: int | None) -> "ModelConfig":
+        """The model for texts up to this length; None: up to its own limit."""
+        if context is None:
+            return self
+        return replace(self, pattern=self.pattern.within(context))
+
     def check_like_llama(self, use: str) -> None:
         """Refuse layers that only the decoder computes, for other code that reads the weights."""
-        is_mixed = min(self.pattern.windows) < self.max_context or len(set(self.pattern.ropes)) > 1
+        pattern = self.pattern
+        seen = min(*pattern.windows, *pattern.attention_chunks)
+        is_mixed = seen < self.max_context or len(set(pattern.ropes)) > 1
         plain = Multipliers(attention=self.attention.width**-0.5)
         if is_mixed or self.family.style != LayerStyle() or self.multipliers != plain:
             raise ConfigError(
@@ -184,6 +209,7 @@ class ModelConfig:
         return AttentionRule(
             scale=multipliers.attention,
             window=self.pattern.window_at(layer),
+            attention_chunk=self.pattern.attention_chunk_at(layer),
             soft_cap=multipliers.score_cap,
         )
 
@@ -206,7 +232,14 @@ def read_config(folder: Path) -> ModelConfig:
 def parse_config(fields: dict[str, Any]) -> ModelConfig:
     """The decoder that the fields of a config.json describe."""
     fields = text_fields(fields)
-    family = _with_options(family_of(architecture_of(fields)), fields)
+    family = family_of(architecture_of(fields), str(fields.get("model_type")))
+    return parse_decoder(fields, family)
+
+
+def parse_decoder(fields: dict[str, Any], family: Family) -> ModelConfig:
+    """The decoder of a family that fields describe, whatever architecture they name."""
+    fields = {**dict(family.usual_fields), **fields}
+    family = _with_options(family, fields)
     _refuse_unsupported(fields, family)
     max_context = read_size(fields, "max_position_embeddings")
     num_layers = read_size(fields, "num_hidden_layers", most=MOST_LAYERS)
@@ -251,11 +284,8 @@ def _dense_width(fields: dict[str, Any], family: Family) -> int:
     """The width of dense MLPs. A family whose layers all have experts may omit it."""
     experts = family.experts
     is_sparse = isinstance(experts, ExpertFamily) and not experts.may_be_dense and experts.shared
-    return (
-        read_size_or(fields, "intermediate_size", 0)
-        if is_sparse
-        else read_size(fields, "intermediate_size")
-    )
+    name = experts.dense if isinstance(experts, ExpertFamily) else "intermediate_size"
+    return read_size_or(fields, name, 0) if is_sparse else read_size(fields, name)
 
 
 def _recurrence(
@@ -268,6 +298,12 @@ def _recurrence(
 
 def _with_options(family: Family, fields: dict[str, Any]) -> Family:
     """The family with the options that its config.json chooses."""
+    if family.style.has_plain_head_norm:
+        style = replace(family.style, has_plain_head_norm=bool(fields.get("use_qk_norm", True)))
+        return replace(family, style=style)
+    if family.style.has_head_layer_norm:
+        style = replace(family.style, has_head_layer_norm=bool(fields.get("use_qk_norm", False)))
+        return replace(family, style=style)
     if not family.has_options:
         return family
     return replace(
@@ -292,15 +328,17 @@ def architecture_of(fields: dict[str, Any]) -> str:
 
 
 def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
-    parse_quantisation(fields.get("quantization_config"))
+    parse_quantisation(quantisation_in(fields))
     activations = _ACTIVATIONS[family.style.activation]
     only = {"hidden_act": activations, "hidden_activation": (*activations, None)}
     for key, allowed in (_UNSUPPORTED_UNLESS | only).items():
         if key == "attention_bias" and family.has_qkv_bias:
             continue  # some config files of such families set it, some do not
-        if key == "use_qk_norm" and not family.style.has_layer_norms:
-            continue  # GLM reads it; configs of heads copy it from there
-        if key == "partial_rotary_factor" and family.rotary_share != 1.0:
+        if key == "use_qk_norm" and not (
+            family.style.has_layer_norms and family.ropes.is_of_windows
+        ):
+            continue  # Command R and GLM read it; configs of heads copy it from there
+        if key == "partial_rotary_factor" and family.reads_rotary_share:
             continue
         if key in fields and fields[key] not in allowed:
             raise ConfigError(

@@ -2,7 +2,7 @@
 
 import torch
 
-from outrider.models.registry import Family
+from outrider.models.family import Family
 from outrider.ops.norm_rope.rms_norm import widest_norm_dtype
 
 

@@ -17,6 +17,7 @@ class PagedLayout:
 
     kv: KVLayout
     attention: AnyAttention
+    windows: tuple[int, ...] = ()  # the sliding window of each layer, where layers have any
 
     @property
     def page_size(self) -> int:
@@ -42,9 +43,14 @@ class PagedLayout:
 
 
 def paged_layout(
-    attention: AnyAttention, *, layers: int, page_size: int, dtype: torch.dtype
+    attention: AnyAttention,
+    *,
+    layers: int,
+    page_size: int,
+    dtype: torch.dtype,
+    windows: tuple[int, ...] = (),
 ) -> PagedLayout:
-    """The layout of so many layers that attend alike."""
+    """The layout of so many layers with the same heads."""
     kv = KVLayout(
         layers=layers,
         vectors=attention.vectors,
@@ -52,4 +58,4 @@ def paged_layout(
         page_size=page_size,
         dtype=dtype,
     )
-    return PagedLayout(kv=kv, attention=attention)
+    return PagedLayout(kv=kv, attention=attention, windows=windows)

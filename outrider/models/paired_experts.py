@@ -13,9 +13,10 @@ from outrider.models.expert_tensors import (
 )
 from outrider.ops.moe.expert_gate import ExpertBiases
 
+_GATE_UP, _DOWN = f"mlp{STACKED_GATE_UP}", f"mlp{STACKED_DOWN}"
 PACKED_GATE_UP = "gate_up_proj.weight"  # of one expert, with all gates before the ups
-_GATE_UP_BIAS = STACKED_GATE_UP + "_bias"
-_DOWN_BIAS = STACKED_DOWN + "_bias"
+_GATE_UP_BIAS = _GATE_UP + "_bias"
+_DOWN_BIAS = _DOWN + "_bias"
 
 
 class _Biases:
@@ -71,8 +72,8 @@ class StackedPairs(_Biases):
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         num, both, hidden = self._sizes.gate_up
         yield from self._shared_shapes()
-        yield STACKED_GATE_UP, (num, hidden, both)
-        yield STACKED_DOWN, (num, both // 2, hidden)
+        yield _GATE_UP, (num, hidden, both)
+        yield _DOWN, (num, both // 2, hidden)
 
     def gate_up_names(self, held: range) -> tuple[str, ...]:
         del held
@@ -83,11 +84,11 @@ class StackedPairs(_Biases):
         return ()
 
     def read_gate_up(self, read: Read, into: torch.Tensor, held: range) -> None:
-        stored = read(STACKED_GATE_UP)[held.start : held.stop]
+        stored = read(_GATE_UP)[held.start : held.stop]
         into.copy_(gates_first(stored.transpose(1, 2), 1))
 
     def read_down(self, read: Read, into: torch.Tensor, held: range) -> None:
-        into.copy_(read(STACKED_DOWN)[held.start : held.stop].transpose(1, 2))
+        into.copy_(read(_DOWN)[held.start : held.stop].transpose(1, 2))
 
 
 def gates_first(pairs: torch.Tensor, dim: int) -> torch.Tensor:

@@ -35,7 +35,7 @@ def read_pard_token(fields: dict[str, Any], vocab: int) -> int:
     return read_mask_token({_TOKEN: -1 if token is None else token}, vocab)
 
 
-class PardDraft(BlockModel):
+class PardDraft(BlockModel[KVPool, AttentionBackend]):
     """Slots are query tokens of the model. The catch-up runs decided tokens, without the last one,
     with which the next block begins.
     """

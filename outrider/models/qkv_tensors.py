@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 
 from outrider.models.decoder_tensors import FUSED_QKV, QKV
+from outrider.models.family import Family
 from outrider.models.model_config import AttentionConfig, ModelConfig
 from outrider.models.partial_rope_tensors import split_rotary_pairs, spread_channels
-from outrider.models.registry import Family
 from outrider.models.rope_config import RopeConfig
 from outrider.models.tensor_cut import Cut
 

@@ -58,11 +58,6 @@ def decoder_cuts(config: ModelConfig, ranks: RankGroup, *, are_experts_stacked: 
 def _share(config: ModelConfig, rank: int, size: int) -> ModelConfig:
     if size == 1:
         return config
-    if config.family.style.has_joint_head_norm:
-        raise ConfigError(
-            f"{config.family.name} normalises queries and keys over all heads, which ranks cannot "
-            "share; use a tensor parallel size of 1"
-        )
     block, experts, recurrence = config.block, config.experts, config.recurrence
     if isinstance(experts, ExpertsConfig):
         block_of_codes = expert_family(config).block

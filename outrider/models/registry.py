@@ -1,152 +1,28 @@
 """The supported architectures. All but DeepSeek-V4 share one decoder and differ by data only."""
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from outrider.errors import ConfigError
-from outrider.models.mtp.module_tables import (
-    DEEPSEEK,
-    GLM4_MOE,
-    MIMO,
-    NO_MODULES,
-    QWEN3_NEXT,
-    WITHOUT_BODY,
-    ModuleTable,
-    NoModules,
+from outrider.models.family import (
+    ExpertFamily,
+    ExpertNames,
+    Family,
+    LayerStyle,
+    NormNames,
+    RopeStyle,
+    WindowStyle,
 )
-from outrider.models.text_model_fields import FLAT, Nesting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertNames:
-    """Names of a layer's experts where each expert has tensors of its own."""
-
-    block: str  # prefix of the router and of all experts
-    gate: str
-    up: str
-    down: str
-    shared: str = "mlp.shared_experts."  # experts that every token is routed to
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertFamily:
-    """How a family spells its mixture of experts in config.json and among its tensors."""
-
-    counts: tuple[str, ...]  # spellings of the number of experts, the usual one first
-    intermediate: str  # the field with the width of an expert
-    is_always_normed: bool = False  # weights of experts sum to one; else norm_topk_prob decides
-    is_usually_normed: bool = False  # the value where norm_topk_prob is absent
-    may_be_dense: bool = False  # fields say which layers have experts; else all do
-    routing: Literal["softmax", "deepseek-v2", "deepseek-v3"] = "softmax"
-    usual_scale: float = 1.0  # of weights, where routed_scaling_factor is absent
-    usual_groups: tuple[int, int] = (
-        1,
-        1,
-    )  # groups, and those selected, where n_group and topk_group are absent
-    shared: str = ""  # the field with the width of a gated expert of every token, if any
-    has_pairs: bool = False  # stored as gpt-oss does: see `paired_experts`
-    block: int = 0  # channels that share a scale in published files: ranks do not part them
-    names: ExpertNames
-
-
-@dataclass(frozen=True, slots=True)
-class DenseFamily:
-    """No layer of the family has experts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NormNames:
-    """Where a layer has norms, and how their tensors are called. Empty: there is none."""
-
-    before_attention: str = "input_layernorm"
-    after_attention: str = ""  # of the output, before it is added to the stream
-    before_feed: str = "post_attention_layernorm"
-    after_feed: str = ""
-
-    @property
-    def stored(self) -> tuple[str, ...]:
-        names = (self.before_attention, self.after_attention, self.before_feed, self.after_feed)
-        return tuple(name for name in names if name)
-
-
-Activation = Literal["silu", "gelu"]  # gelu: its approximation by a hyperbolic tangent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerStyle:
-    """In what the layers of a family differ from those of a Llama, besides attention."""
-
-    norms: NormNames = NormNames()
-    activation: Activation = "silu"
-    has_joint_head_norm: bool = False  # queries and keys are normalised over all heads at once
-    has_fused_projections: bool = False  # stored: qkv_proj and gate_up_proj
-    has_layer_norms: bool = False  # norms subtract the mean; their epsilon is `layer_norm_eps`
-    is_parallel: bool = False  # attention and feed-forward read the same input
-    has_sinks: bool = False  # a stored score per query head, which has no key
-    has_output_bias: bool = False  # of attention
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowStyle:
-    """Which layers have a sliding window where config.json has no `layer_types`."""
-
-    is_read: bool = False  # `sliding_window` counts; transformers ignores it in other families
-    usual: int | None = None  # the window where `sliding_window` is absent; None: there is none
-    period: int = 0  # the last of every so many layers sees its whole text; 0: all have windows
-    has_switch: bool = False  # `use_sliding_window` decides
-    has_first: bool = False  # layers before `max_window_layers` see their whole text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RopeStyle:
-    """In what the rotary embeddings of single layers differ."""
-
-    local_theta: float = 0.0  # of layers with windows, if they have a rope of their own; 0: no
-    has_axes: bool = False  # positions of images have three axes (mrope)
-    is_listed: bool = False  # `no_rope_layers` has 0 for layers without rope
-    is_interleaved: bool = False  # rotated pairs are stored side by side
-    is_of_windows: bool = False  # layers without sliding window have no rope
-    usual_scaling: tuple[tuple[str, Any], ...] = ()  # where config.json has no rope fields
-
-
-Scaling = Literal["none", "cohere", "gemma", "granite"]  # which fields have multipliers
-RecurrentProjections = Literal["none", "fused", "apart"]  # tensors: Qwen3-Next two, Qwen3.5 four
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """The differences of an architecture from the plain Llama decoder."""
-
-    name: str
-    has_qkv_bias: bool = False
-    has_head_norm: bool = False  # queries and keys are normalised per head before rotation
-    has_options: bool = False  # config.json decides about the bias and the head norm
-    has_output_gate: bool = False  # every query head has a gate for its output
-    has_zero_centred_norms: bool = False  # norms are stored as their distance from one
-    has_latents: bool = False  # a token stores one vector for all heads
-    is_usually_tied: bool = False  # where config.json does not say
-    style: LayerStyle = LayerStyle()
-    windows: WindowStyle = WindowStyle()
-    ropes: RopeStyle = RopeStyle()
-    multipliers: Scaling = "none"
-    usual_caps: tuple[float, float] = (0.0, 0.0)  # of scores and logits; 0: none
-    theta: float = 10000.0  # the base frequency where config.json has none
-    rotary_share: float = 1.0  # of a head that is rotated where config.json has no share; 1: always
-    recurrent_projections: RecurrentProjections = (
-        "none"  # how recurrent layers store their projections
-    )
-    experts: ExpertFamily | DenseFamily = DenseFamily()
-    modules: ModuleTable | NoModules = NO_MODULES  # draft modules inside the checkpoint
-    nesting: Nesting = FLAT  # prefixes of fields and tensors
-    reads_images: bool = False  # the folder's vision tower is loaded, too
-    has_output_layer: bool = True  # False: the embedding is used for logits, too
-
+from outrider.models.mtp.module_tables import DEEPSEEK, GLM4_MOE, MIMO, QWEN3_NEXT, WITHOUT_BODY
+from outrider.models.multipliers import GROWTH_FIELD
+from outrider.models.text_model_fields import Nesting
 
 # Mistral-7B-v0.1 has this window. Later models write `"sliding_window": null`. A file without the
 # field means the default of the class, as everywhere else: 4096 in transformers since v0.1.
 _MISTRAL_WINDOWS = WindowStyle(is_read=True, usual=4096)
 _QWEN_WINDOWS = WindowStyle(is_read=True, usual=4096, has_switch=True, has_first=True)
 _ALL_WINDOWS = WindowStyle(is_read=True)
+_MISTRAL = Family(name="mistral", windows=_MISTRAL_WINDOWS)
 
 _GEMMA2 = Family(
     name="gemma2",
@@ -172,6 +48,14 @@ _GEMMA3 = replace(
     ropes=RopeStyle(local_theta=10000.0),
     theta=1e6,
     usual_caps=(0.0, 0.0),
+    usual_fields=(
+        ("vocab_size", 262208),
+        ("num_attention_heads", 8),
+        ("num_key_value_heads", 4),
+        ("head_dim", 256),
+        ("max_position_embeddings", 131072),
+        ("rms_norm_eps", 1e-6),
+    ),
 )
 _OLMO2 = Family(
     name="olmo2",
@@ -239,6 +123,7 @@ _COHERE2 = Family(
 _COHERE = replace(
     _COHERE2,
     name="cohere",
+    style=replace(_COHERE2.style, has_head_layer_norm=True),
     windows=WindowStyle(),
     ropes=RopeStyle(is_interleaved=True),
     theta=500000.0,
@@ -266,6 +151,57 @@ _GPT_OSS = Family(
         names=_DEEPSEEK,
     ),
 )
+_LLAMA4 = Family(
+    name="llama4",
+    style=LayerStyle(feed="feed_forward", has_plain_head_norm=True),
+    windows=WindowStyle(usual_chunk=8192),
+    ropes=RopeStyle(is_listed=True, is_interleaved=True),
+    theta=500000.0,
+    multipliers="llama4",
+    experts=ExpertFamily(
+        counts=("num_local_experts",),
+        intermediate="intermediate_size",
+        dense="intermediate_size_mlp",
+        routing="llama4",
+        stacked_axes="in, out",
+        names=ExpertNames(
+            block="feed_forward",
+            stacked="feed_forward",
+            router="router",
+            shared="feed_forward.shared_expert.",
+            gate="gate_proj",
+            up="up_proj",
+            down="down_proj",
+        ),
+    ),
+)
+_MINISTRAL3 = Family(
+    name="ministral3",
+    windows=_ALL_WINDOWS,
+    ropes=RopeStyle(
+        other_settings=(GROWTH_FIELD, "max_position_embeddings"),
+        usual_scaling=(
+            ("rope_type", "yarn"),
+            ("factor", 16.0),
+            ("original_max_position_embeddings", 16384),
+            ("mscale", 1.0),
+            ("mscale_all_dim", 1.0),
+            (GROWTH_FIELD, 0.1),
+        ),
+    ),
+    theta=1e6,
+    multipliers="ministral3",
+)
+_BESIDE_TOWER = Nesting(
+    fields="text_config",
+    stored="language_model.",
+    others=("vision_tower.", "multi_modal_projector."),
+)
+_MISTRAL3 = "Mistral3ForConditionalGeneration"
+_BESIDE_PIXTRAL: dict[str, Any] = {
+    "nesting": _BESIDE_TOWER,
+    "is_tied_unless_stored": True,  # Mistral-Small-3 does not have the field, which means tied
+}
 _GLM4_MOE = replace(_DEEPSEEK_V3, usual_scale=1.0, usual_groups=(1, 1))
 
 _RECURRENT_QWEN = Family(
@@ -293,7 +229,6 @@ _WITH_PICTURES = Nesting(
 )
 _IDEFICS3 = Family(
     name="idefics3",
-    reads_images=True,
     nesting=Nesting(
         fields="text_config",
         ours="model.",
@@ -304,13 +239,20 @@ _IDEFICS3 = Family(
 _QWEN2_5_VL = Family(
     name="qwen2.5-vl",
     has_qkv_bias=True,
-    reads_images=True,
     windows=_QWEN_WINDOWS,
-    ropes=RopeStyle(has_axes=True),
+    ropes=RopeStyle(axes="neighbours"),
     theta=1e6,
     # Published folders have neither an object of the text model nor a prefix of its tensors.
     nesting=replace(_WITH_PICTURES, others=("model.visual.", "visual."), is_optional=True),
 )
+_QWEN3_VL = Family(
+    name="qwen3-vl",
+    has_head_norm=True,
+    ropes=RopeStyle(axes="alternating", usual_sections=(24, 20, 20)),
+    theta=500000.0,
+    nesting=_WITH_PICTURES,
+)
+_QWEN3_5_AXES = RopeStyle(axes="alternating", usual_sections=(11, 11, 10))
 _OUT_OF_PICTURES = replace(_WITH_PICTURES, fields="", others=(), is_optional=True)
 
 FAMILIES = {
@@ -329,18 +271,38 @@ FAMILIES = {
     ),
     "Gemma2ForCausalLM": _GEMMA2,
     "Gemma3ForCausalLM": _GEMMA3,
+    "Gemma3ForConditionalGeneration": replace(_GEMMA3, nesting=_BESIDE_TOWER),
     "GptOssForCausalLM": _GPT_OSS,
     "GraniteForCausalLM": Family(name="granite", multipliers="granite"),
     "Idefics3ForConditionalGeneration": _IDEFICS3,
     "LlamaForCausalLM": Family(name="llama"),
+    "Llama4ForCausalLM": _LLAMA4,
+    "Llama4ForConditionalGeneration": replace(
+        _LLAMA4,
+        nesting=Nesting(
+            fields="text_config",
+            stored="language_model.",
+            others=("vision_model.", "multi_modal_projector."),
+        ),
+    ),
     "MinistralForCausalLM": Family(name="ministral", windows=_MISTRAL_WINDOWS),
-    "MistralForCausalLM": Family(name="mistral", windows=_MISTRAL_WINDOWS),
+    "MistralForCausalLM": _MISTRAL,
+    "Ministral3ForCausalLM": _MINISTRAL3,
+    _MISTRAL3: replace(_MISTRAL, **_BESIDE_PIXTRAL),
     "MiMoForCausalLM": Family(name="mimo", has_qkv_bias=True, windows=_QWEN_WINDOWS, modules=MIMO),
     "MixtralForCausalLM": Family(name="mixtral", theta=1e6, windows=_ALL_WINDOWS, experts=_MIXTRAL),
+    "OlmoForCausalLM": Family(
+        name="olmo",
+        style=LayerStyle(has_layer_norms=True, has_norm_weights=False),
+        multipliers="olmo",
+    ),
     "Olmo2ForCausalLM": _OLMO2,
     "Olmo3ForCausalLM": _OLMO3,
     "Phi3ForCausalLM": Family(
-        name="phi3", style=LayerStyle(has_fused_projections=True), windows=_ALL_WINDOWS
+        name="phi3",
+        style=LayerStyle(has_fused_projections=True),
+        windows=_ALL_WINDOWS,
+        ropes=RopeStyle(may_be_partial=True, is_always_longrope=True),
     ),
     "Qwen2ForCausalLM": Family(name="qwen2", has_qkv_bias=True, windows=_QWEN_WINDOWS),
     "Qwen2_5_VLForConditionalGeneration": _QWEN2_5_VL,
@@ -352,10 +314,20 @@ FAMILIES = {
         experts=_QWEN3_MOE,
     ),
     "Qwen3NextForCausalLM": replace(_RECURRENT_QWEN, experts=_QWEN3_NEXT),
+    "Qwen3VLForConditionalGeneration": _QWEN3_VL,
+    "Qwen3VLMoeForConditionalGeneration": replace(
+        _QWEN3_VL,
+        name="qwen3-vl-moe",
+        experts=replace(_QWEN3_MOE, stacked_axes="either", is_always_normed=True),
+    ),
     "Qwen3_5ForCausalLM": replace(_QWEN3_5, nesting=_OUT_OF_PICTURES),
-    "Qwen3_5ForConditionalGeneration": replace(_QWEN3_5, nesting=_WITH_PICTURES),
+    "Qwen3_5ForConditionalGeneration": replace(
+        _QWEN3_5, nesting=_WITH_PICTURES, ropes=_QWEN3_5_AXES
+    ),
     "Qwen3_5MoeForCausalLM": replace(_QWEN3_5_MOE, nesting=_OUT_OF_PICTURES),
-    "Qwen3_5MoeForConditionalGeneration": replace(_QWEN3_5_MOE, nesting=_WITH_PICTURES),
+    "Qwen3_5MoeForConditionalGeneration": replace(
+        _QWEN3_5_MOE, nesting=_WITH_PICTURES, ropes=_QWEN3_5_AXES
+    ),
     "SmolVLMForConditionalGeneration": replace(_IDEFICS3, name="smolvlm"),
     "SmolLM3ForCausalLM": Family(
         name="smollm3",
@@ -366,14 +338,28 @@ FAMILIES = {
     ),
 }
 DEEPSEEK_V4 = "DeepseekV4ForCausalLM"
+# Their layers add a learned indexer to latents, with keys of its own. Texts of more than index_topk
+# tokens would be other texts without it.
+_WITH_INDEXER = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
+# By the `model_type` of the text model, where an architecture has several: Mistral-Small-3 and
+# Ministral-3 have the same name.
+_BY_TEXT_TYPE = {(_MISTRAL3, "ministral3"): replace(_MINISTRAL3, **_BESIDE_PIXTRAL)}
 
 
-def family_of(architecture: str) -> Family:
-    """The family a config.json names in `architectures`."""
+def family_of(architecture: str, text_type: str = "") -> Family:
+    """The family a config.json names in `architectures`, and in the type of its text model."""
+    if (architecture, text_type) in _BY_TEXT_TYPE:
+        return _BY_TEXT_TYPE[architecture, text_type]
     if architecture in WITHOUT_BODY:
         raise ConfigError(
             f"the body of {architecture} is not supported yet, only its draft modules "
             f"({WITHOUT_BODY[architecture].stored_as}); use one of {', '.join(FAMILIES)}"
+        )
+    if architecture in _WITH_INDEXER:
+        raise ConfigError(
+            f"{architecture} is not supported: its indexer selects the keys that a query reads "
+            "(sparse attention), and latents are read whole here; use DeepseekV3ForCausalLM (V3, "
+            f"V3.1, R1) or {DEEPSEEK_V4}"
         )
     if architecture == DEEPSEEK_V4:
         usual = [

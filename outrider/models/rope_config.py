@@ -1,12 +1,19 @@
 """Rotary position embedding, as config.json describes it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outrider.errors import ConfigError
 from outrider.models.config_fields import read_real
-from outrider.models.registry import Family
-from outrider.models.rope_scaling import NoScaling, RopeScaling, parse_scaling, rope_settings
+from outrider.models.family import Family, RopeStyle
+from outrider.models.rope_scaling import (
+    LongRopeScaling,
+    NoScaling,
+    RopeScaling,
+    YarnScaling,
+    parse_scaling,
+    rope_settings,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +29,25 @@ class RopeConfig:
 
     # Pairs of channels that rotate by time, by row and by column (mrope); empty: one position.
     sections: tuple[int, ...] = ()
+    has_alternating_axes: bool = False  # else pairs of an axis are neighbours
 
     def num_rotated(self, head_dim: int) -> int:
         """Rotated channels of a head."""
         return int(head_dim * self.share)
+
+    def within(self, context: int) -> "RopeConfig":
+        """The rope of an engine whose texts are not longer than this."""
+        if not isinstance(self.scaling, LongRopeScaling):
+            return self
+        return replace(self, scaling=replace(self.scaling, context=context))
+
+    def axes(self, num_pairs: int) -> tuple[int, ...]:
+        """Of each rotated pair of channels, by what it rotates: 0 time, 1 row, 2 column."""
+        sections, pairs = self.sections, range(num_pairs)
+        if not self.has_alternating_axes:
+            return tuple(axis for axis, num in enumerate(sections) for _ in range(num))
+        # Time, row, column, time, ... as long as an axis has pairs left. Time has the others.
+        return tuple(pair % 3 if pair // 3 < sections[pair % 3] else 0 for pair in pairs)
 
 
 # Layers without positions (NoPE): no channel is rotated.
@@ -39,33 +61,47 @@ def parse_rope(fields: dict[str, Any], max_context: int, family: Family) -> Rope
         rope["rope_theta"] = fields["rope_theta"]
     theta = read_real(rope, "rope_theta") if "rope_theta" in rope else family.theta
     rope.pop("rope_theta", None)
-    sections = _pop_sections(rope) if family.ropes.has_axes else ()
+    sections = () if family.ropes.axes == "none" else _pop_sections(rope, family.ropes)
     if family.recurrent_projections != "none":  # positions of images; they do not matter for text
         rope = {key: value for key, value in rope.items() if not key.startswith("mrope_")}
-    if "mscale" in rope and not family.has_latents:
-        raise ConfigError(
-            f"rope scaling with mscale is not supported for {family.name}; set the "
-            "attention_factor that it stands for, or use another model"
-        )
     share = _share(rope.pop("partial_rotary_factor", None), fields, family)
-    if share != 1.0 and rope.get("rope_type", rope.get("type", "default")) != "default":
+    scaling = parse_scaling(_with_original(rope, fields, family), max_context)
+    if family.style.has_plain_head_norm and isinstance(scaling, YarnScaling):
         raise ConfigError(
-            "rope scaling of partly rotated heads is not supported; remove rope_scaling, or set "
-            "the rope_type in rope_parameters to default"
+            f"rope scaling of type yarn is not supported for {family.name}, which normalises "
+            "heads after the rotation; use another model"
         )
     return RopeConfig(
         theta=theta,
         share=share,
-        scaling=parse_scaling(rope, max_context),
+        scaling=scaling,
         sections=sections,
+        has_alternating_axes=family.ropes.axes == "alternating",
         is_interleaved=family.ropes.is_interleaved
         or (family.has_latents and bool(fields.get("rope_interleave", True))),
     )
 
 
-def _pop_sections(rope: dict[str, Any]) -> tuple[int, ...]:
+def _with_original(rope: dict[str, Any], fields: dict[str, Any], family: Family) -> dict[str, Any]:
+    """The settings as families spell them that have fields of their own for long texts."""
+    style, rope = family.ropes, dict(rope)
+    if style.is_always_longrope:  # older names of it, and a context outside of the settings
+        for key in ("rope_type", "type"):
+            if rope.get(key) in ("su", "yarn"):
+                rope[key] = "longrope"
+        original = fields.get("original_max_position_embeddings")
+        if original is not None and rope.get("rope_type", rope.get("type")) == "longrope":
+            rope["original_max_position_embeddings"] = original
+    for key in style.other_settings:
+        rope.pop(key, None)
+    return rope
+
+
+def _pop_sections(rope: dict[str, Any], ropes: RopeStyle) -> tuple[int, ...]:
     """The sections, which older files call a kind of scaling."""
-    sections = rope.pop("mrope_section", None)
+    sections = rope.pop("mrope_section", list(ropes.usual_sections) or None)
+    if ropes.axes == "alternating":
+        rope.pop("mrope_interleaved", None)  # transformers does not read it either
     for key in ("rope_type", "type"):
         if rope.get(key) == "mrope":
             rope[key] = "default"
@@ -81,11 +117,19 @@ def _pop_sections(rope: dict[str, Any]) -> tuple[int, ...]:
 def check_pairs(rope: RopeConfig, head_dim: int) -> None:
     """Refuse an odd number of rotated channels, and sections of another number."""
     rotated = rope.num_rotated(head_dim)
-    if rope.sections and 2 * sum(rope.sections) != head_dim:
+    if 2 * len(rope.axes(rotated // 2)) != rotated and rope.sections:
         raise ConfigError(
-            f"config.json has mrope_section {list(rope.sections)} for heads of {head_dim} channels;"
-            " their sum must be a half of it"
+            f"config.json has mrope_section {list(rope.sections)} for heads with {rotated} rotated "
+            "channels; their sum must be a half of it"
         )
+    scaling = rope.scaling
+    if isinstance(scaling, LongRopeScaling):
+        for name, factors in (("short_factor", scaling.short), ("long_factor", scaling.long)):
+            if 2 * len(factors) != rotated:
+                raise ConfigError(
+                    f"config.json has {len(factors)} numbers in {name} for heads with {rotated} "
+                    "rotated channels; there must be half as many"
+                )
     if rope != NO_ROPE and (rotated < 2 or rotated % 2):
         raise ConfigError(
             f"config.json rotates {rotated} of the {head_dim} channels of a head, and "
@@ -100,7 +144,7 @@ def _share(stored: object, fields: dict[str, Any], family: Family) -> float:
     Families that rotate whole heads refuse another value. `model_config.py` checks the older
     form of the field for them.
     """
-    if family.rotary_share == 1.0:
+    if not family.reads_rotary_share:
         if stored not in (None, 1.0):
             raise ConfigError(
                 f"config.json sets partial_rotary_factor to {stored} in rope_parameters, but only "

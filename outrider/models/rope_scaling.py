@@ -11,6 +11,8 @@ from typing import Any
 from outrider.errors import ConfigError
 from outrider.models.config_fields import read_object
 
+_LONGROPE = "longrope"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoScaling:
@@ -47,7 +49,26 @@ class YarnScaling:
     is_truncated: bool = True  # the ramp begins and ends at whole pairs of channels
 
 
-RopeScaling = NoScaling | LinearScaling | Llama3Scaling | YarnScaling
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongRopeScaling:
+    """Every frequency is divided by a factor of its own. There are two lists of factors.
+
+    Which list counts is decided once for an engine, by the longest text that it may run: texts of a
+    batch share steps and cached prefixes, so the length of a single text cannot decide.
+    """
+
+    short: tuple[float, ...]  # for texts up to the original context
+    long: tuple[float, ...]
+    original_context: int
+    context: int  # the longest text
+    attention_factor: float  # of rotated queries and keys
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        return self.long if self.context > self.original_context else self.short
+
+
+RopeScaling = NoScaling | LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
 
 
 def rope_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,6 +93,8 @@ def parse_scaling(settings: dict[str, Any], max_context: int) -> RopeScaling:
             f"rope scaling of type {kind} is not supported; use one of {', '.join(_PARSERS)}"
         )
     settings.setdefault("original_max_position_embeddings", max_context)
+    if kind == _LONGROPE:
+        settings["max_position_embeddings"] = max_context
     try:
         if float(settings.get("factor", 1.0)) <= 0:
             raise ValueError("factor")
@@ -119,6 +142,29 @@ def _parse_yarn(settings: dict[str, Any]) -> RopeScaling:
     )
 
 
+def _parse_longrope(settings: dict[str, Any]) -> RopeScaling:
+    original = int(settings.pop("original_max_position_embeddings"))
+    context = int(settings.pop("max_position_embeddings"))
+    if original < 2:
+        raise ValueError("original_max_position_embeddings")
+    factor = float(settings.pop("factor", context / original))
+    usual = math.sqrt(1.0 + math.log(max(factor, 1.0)) / math.log(original))
+    return LongRopeScaling(
+        short=_parse_factors(settings, "short_factor"),
+        long=_parse_factors(settings, "long_factor"),
+        original_context=original,
+        context=context,
+        attention_factor=float(settings.pop("attention_factor", usual)),
+    )
+
+
+def _parse_factors(settings: dict[str, Any], key: str) -> tuple[float, ...]:
+    factors = settings.pop(key)
+    if not isinstance(factors, list) or not all(0 < float(each) < math.inf for each in factors):
+        raise ValueError(key)
+    return tuple(map(float, factors))
+
+
 def _growth(factor: float, share: float) -> float:
     """The attention factor of the YaRN paper; `share` scales its logarithm."""
     return 1.0 + 0.1 * share * math.log(max(factor, 1.0))
@@ -129,4 +175,5 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], RopeScaling]] = {
     "linear": _parse_linear,
     "llama3": _parse_llama3,
     "yarn": _parse_yarn,
+    _LONGROPE: _parse_longrope,
 }

@@ -11,20 +11,22 @@ from safetensors import SafetensorError
 from outrider.config.engine_config import Quantization
 from outrider.errors import ConfigError
 from outrider.hub.model_folder import pick_files, read_weight_map
-from outrider.models.finite_weights import is_finite, warn_of_non_finite
-from outrider.models.mapped_file import MappedFile
+from outrider.models.finite_weights import are_scales, is_finite, warn_of_non_finite
+from outrider.models.mapped_file import MOST_RESIDENT, MappedFile
 from outrider.models.quantised.expert_blocks import find_expert_blocks
-from outrider.models.quantised.find_packed import UNUSED, PackedWeight, find_packed
-from outrider.models.quantised.packed_weights import Parts
-from outrider.models.quantised.quantisation import Quantisation, read_quantisation
-from outrider.models.quantised.quantise_at_load import Fp8Rows, is_projection
+from outrider.models.quantised.expert_stacks import StackAxes, find_scaled_stacks
+from outrider.models.quantised.find_packed import PackedWeight, find_packed
+from outrider.models.quantised.packed_form import Parts
+from outrider.models.quantised.quantisation import NOT_QUANTISED
+from outrider.models.quantised.quantisation_files import read_quantisation
+from outrider.models.quantised.quantise_at_load import is_projection, weights_at_load
 from outrider.models.quantised.read_cut import read_cut
-from outrider.models.quantised.stored_kv_scales import SUFFIXES
+from outrider.models.quantised.stored_blocks import has_stored_blocks
+from outrider.models.quantised.unused_scales import scales_of_activations, scales_of_keys
 from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.models.text_model_fields import FLAT, Nesting
 from outrider.ops.compiled.find_blocks import has_blocks
 from outrider.ops.linear.any_weight import AnyWeight, widened
-from outrider.ops.linear.quantised_weight import QuantisedWeight
 
 T = TypeVar("T")
 
@@ -32,7 +34,6 @@ _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _FLOATS = ("F32", "F16", "BF16")
 _INTEGERS = ("I32", "I64")
-_MOST_RESIDENT = 32 << 20  # bytes of the files; a few tensors, which are read together
 _NUM_NAMED = 5  # tensors that an error message lists
 _NUM_SEARCHED = 7  # projections of a layer: GGUF blocks need not be in all of them
 
@@ -50,67 +51,87 @@ class Checkpoint:
         self,
         folder: Path,
         nesting: Nesting = FLAT,
-        quantization: Quantization = "none",  # of projections that are stored as floats
     ) -> None:
         self._folder = folder
-        self._quantization = quantization
         self._nesting = nesting
         self._shards: dict[str, MappedFile] = {}  # by tensor name
         self._packed: dict[str, PackedWeight] = {}  # by the name of the weight
         self._names: set[str] = set()  # that can be read
         self._resident_bytes = 0  # of tensors that were read since the last release
         self._non_finite: set[str] = set()  # stored names of tensors that were read
+        self._kv_scales: set[str] = set()  # names of scales of keys and values
         self.is_partial = False  # the folder has other parts, which are not loaded
+        self.quantisation = NOT_QUANTISED  # what the folder says
+        self.unused_scales: set[str] = set()  # stored names of scales of activations
 
     def __enter__(self) -> Self:
         stored = self._open_shards()
         nesting = self._nesting = self._nesting.as_found(stored)
-        own = [name for name in stored if not name.startswith(nesting.others)]
+        own = {name: stored[name] for name in stored if not name.startswith(nesting.others)}
         self._refuse("has unexpected", filter(nesting.is_stray, own))
-        self._shards = {nesting.our_name(name): stored[name] for name in own}
+        self._shards = {nesting.our_name(name): shard for name, shard in own.items()}
         self.is_partial = len(own) < len(stored)
-        self._find_packed()
+        self._find_packed(own)
         return self
 
-    def _find_packed(self) -> None:
+    def _find_packed(self, stored: Mapping[str, MappedFile]) -> None:
         """Replace the tensors of every quantised weight by one name."""
-        quantisation = read_quantisation(self._folder)
+
+        def type_of(name: str) -> str:
+            return stored[name].dtype_name(name)
+
+        def shape_of(name: str) -> tuple[int, ...]:
+            return stored[name].shape(name)
+
+        self.quantisation = quantisation = read_quantisation(self._folder)
         try:
-            modules = find_packed(self._shards, self._type, quantisation)
-            experts = find_expert_blocks(self._shards, self._shape)
+            found = find_packed(stored, type_of, quantisation)
+            found |= find_expert_blocks(stored, type_of, shape_of, quantisation)
+            found |= find_scaled_stacks(stored, type_of, shape_of, quantisation)
         except ConfigError as error:
             raise ConfigError(f"{self._folder}: {error}") from error
-        self._packed = {f"{module}.weight": packed for module, packed in modules.items()}
-        self._packed |= experts
-        if self._quantization != "none":
-            self._packed = self._quantised_at_load(quantisation)
-        holders = [*modules.items(), *((each.module, each) for each in experts.values())]
-        parts = {f"{module}.{suffix}" for module, each in holders for suffix in each.suffixes}
-        self._names = (self._shards.keys() - parts) | self._packed.keys()
+        self._use(found)
         if quantisation.method:
-            self._names = {name for name in self._names if name.rpartition(".")[2] not in UNUSED}
+            modules = {each.module for each in found.values()}
+            ours = self._nesting.our_name
+            self.unused_scales = scales_of_activations(stored, modules)
+            self._kv_scales = {ours(name) for name in scales_of_keys(stored)}
+            self._names -= self._kv_scales | {ours(name) for name in self.unused_scales}
 
-    def _quantised_at_load(self, quantisation: Quantisation) -> dict[str, PackedWeight]:
-        """Every projection, by its name. Refuses a folder whose weights are quantised already."""
-        flag = f"--quantization {self._quantization}"
-        shapes = {name: self._shape(name) for name in self._shards}
-        if self._packed or quantisation.method:
+    def _use(self, packed: Mapping[str, PackedWeight]) -> None:
+        """Read these weights, by stored name, instead of the tensors that they are stored in."""
+        ours = self._nesting.our_name
+        self._packed = {ours(name): each for name, each in packed.items()}
+        parts = {ours(name) for each in packed.values() for name in each.stored}
+        self._names = (self._shards.keys() - parts) | self._packed.keys()
+
+    def quantise(self, quantization: Quantization, axes: StackAxes) -> None:
+        """Read every projection that is stored as floats in codes.
+
+        `axes` are those of experts in one tensor. Refuses a folder that is quantised already.
+        """
+        if quantization == "none":
+            return
+        flag = f"--quantization {quantization}"
+        method = self.quantisation.method or ("by its tensors" if self._packed else "")
+        if method:
             raise ConfigError(
-                f"{self._folder} is quantised already ({quantisation.method or 'by its tensors'}), "
-                f"and {flag} is for weights in bfloat16, float16 or float32; leave it out"
+                f"{self._folder} is quantised already ({method}), and {flag} is for weights in "
+                "bfloat16, float16 or float32; leave it out"
             )
-        if stacked := [name for name in shapes if len(shapes[name]) == 3 and ".experts" in name]:
-            raise ConfigError(
-                f"{self._folder} stores all experts of a layer in one tensor ({min(stacked)}), "
-                f"which {flag} does not quantise; leave it out"
-            )
-        found = [name for name in shapes if is_projection(name) and self._type(name) in _FLOATS]
-        if any(has_blocks(self._view(name)) for name in sorted(found)[:_NUM_SEARCHED]):
+        shapes = {
+            self._nesting.stored_name(name): self._shape(name)
+            for name in self._names
+            if self._type(name) in _FLOATS
+        }
+        projections = sorted(name for name in shapes if is_projection(name))[:_NUM_SEARCHED]
+        searched = [self._view(self._nesting.our_name(name)) for name in projections]
+        if any(map(has_blocks, searched)) or has_stored_blocks(self._folder):
             raise ConfigError(
                 f"{self._folder} holds the numbers of GGUF blocks, which are quantised already; "
                 f"leave {flag} out"
             )
-        return {name: PackedWeight(Fp8Rows(), ("weight",)) for name in found}
+        self._use(weights_at_load(shapes, axes))
 
     def __exit__(
         self,
@@ -125,6 +146,10 @@ class Checkpoint:
     def names(self) -> Iterable[str]:
         """The names of all stored tensors."""
         return self._names
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a stored tensor."""
+        return self._shape(name)
 
     def check(
         self,
@@ -168,63 +193,72 @@ class Checkpoint:
 
         It may be a view of its file: do not write to it.
         """
-        if self._resident_bytes > _MOST_RESIDENT:
-            self._release()
-        tensor = self._widened(name, cut) if name in self._packed else cut.of(self._view(name))
-        self._warn_unless_finite(name, tensor)
+        if name in self._packed:
+            tensor = widened(self.read_weight(name, cut))
+        else:
+            self._release_if_full()
+            tensor = cut.of(self._view(name))
+        if not is_finite(tensor):
+            self._non_finite.add(self._nesting.stored_name(name))
         return tensor
 
     def kv_scales(self) -> dict[str, torch.Tensor]:
         """All stored scales of keys and values, by name. They are not among `names`."""
-        names = [name for name in self._shards if name.rpartition(".")[2] in SUFFIXES]
-        return {name: self._view(name).clone() for name in names if name not in self._names}
+        return {name: self._view(name).clone() for name in self._kv_scales}
 
     def read_weight(self, name: str, cut: Cut = WHOLE) -> AnyWeight:
         """One weight or a part of it: a quantised one in its codes, others as by `read`."""
         if name not in self._packed:
             return self.read(name, cut)
-        if self._resident_bytes > _MOST_RESIDENT:
-            self._release()
-        form = self._packed[name].form
-        weight = self._explained(name, lambda parts: read_cut(form, parts, cut))
-        self._warn_unless_finite(name, weight)
+        self._release_if_full()
+        form, parts = self._packed[name].form, self._parts(name)
+        weight = self._explained(name, lambda: read_cut(form, parts, cut))
+        if not is_finite(weight):
+            self._refuse_bad_scales(name, parts)
+            self._non_finite.add(self._nesting.stored_name(name))
         return weight
 
-    def _warn_unless_finite(self, name: str, weight: AnyWeight) -> None:
-        """Remember a weight that is not finite, for the log line at the end."""
-        is_number = weight.is_finite() if isinstance(weight, QuantisedWeight) else is_finite(weight)
-        if not is_number:
-            self._non_finite.add(self._nesting.stored_name(name))
+    def _refuse_bad_scales(self, name: str, parts: Parts) -> None:
+        """A scale that is no number makes all codes of its group useless."""
+        packed = self._packed[name]
+        bad = [suffix for suffix in packed.form.scales if not are_scales(parts[suffix])]
+        self._refuse("has NaN or infinity in", (f"{packed.module}.{suffix}" for suffix in bad))
 
-    def _widened(self, name: str, cut: Cut) -> torch.Tensor:
-        """The numbers of a quantised weight, or of a part of it, in float32."""
-        form = self._packed[name].form
-        return self._explained(name, lambda parts: widened(read_cut(form, parts, cut)))
-
-    def _explained(self, name: str, read: Callable[[Parts], T]) -> T:
-        """What `read` finds in the parts of a quantised weight; an error names the weight."""
+    def _explained(self, name: str, read: Callable[[], T]) -> T:
+        """What `read` finds in the parts of a quantised weight; an error names a stored tensor."""
         try:
-            return read(self._parts(name))
+            return read()
         except ConfigError as error:
-            spelled = self._nesting.stored_name(name)
             raise ConfigError(
-                f"{self._folder}: {spelled} is damaged: {error}; download the model again"
+                f"{self._folder}: {self._packed[name].module}.{error}; download the model again, "
+                "or use the config.json of these weights"
             ) from error
 
     def _parts(self, name: str) -> dict[str, torch.Tensor]:
-        """The stored tensors of a quantised weight, by suffix."""
-        packed = self._packed[name]
-        module = packed.module or name.removesuffix(".weight")
-        return {suffix: packed.pick(self._view(f"{module}.{suffix}")) for suffix in packed.suffixes}
+        """The stored tensors of a quantised weight, by suffix. Refuses some that do not fit."""
+        packed, ours = self._packed[name], self._nesting.our_name
+        stored = zip(packed.suffixes, map(ours, packed.stored), strict=True)
+        parts = {suffix: packed.pick(suffix, self._whole(each)) for suffix, each in stored}
+        self._resident_bytes += sum(part.nbytes for part in parts.values())
+        self._explained(name, lambda: packed.form.check(parts))
+        return parts
+
+    def _release_if_full(self) -> None:
+        if self._resident_bytes > MOST_RESIDENT:
+            self._release()
 
     def _view(self, name: str) -> torch.Tensor:
-        tensor = self._shards[name].view(self._nesting.stored_name(name))
+        tensor = self._whole(name)
         self._resident_bytes += tensor.nbytes
         return tensor
 
+    def _whole(self, name: str) -> torch.Tensor:
+        """A stored tensor, of which only some numbers will be read."""
+        return self._shards[name].view(self._nesting.stored_name(name))
+
     def _shape(self, name: str) -> tuple[int, ...]:
         if name in self._packed:
-            return self._explained(name, self._packed[name].form.shape)
+            return self._packed[name].form.shape(self._parts(name))
         return self._shards[name].shape(self._nesting.stored_name(name))
 
     def _is_zero_bias(self, name: str) -> bool:

@@ -73,6 +73,7 @@ def load_standalone(
     device: torch.device,
     arithmetic: Arithmetic = "fast",
     ranks: RankGroup = ONE_RANK,
+    max_context: int | None = None,  # of the engine; None: that of the model
 ) -> StandaloneDraft | PardDraft:
     """The model in a folder as a drafter for the target. Their tokenizers must be the same."""
     check_same_tokenizer(checked_folder(folder), target_folder)
@@ -88,6 +89,7 @@ def load_standalone(
         device=device,
         arithmetic=arithmetic,
         ranks=ranks_that_share(config, ranks),
+        max_context=max_context,
     )
     fields, vocab = read_fields(folder), target.config.vocab_size
     if not is_pard_config(fields):

@@ -23,6 +23,7 @@ from outrider.models.registry import DEEPSEEK_V4
 from outrider.ops.linear.choose_linear import WeightType
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.plan import StepPlan
+from outrider.wire.runner_facts import WeightStorage
 
 Pool = TypeVar("Pool", bound=ModelPool)
 Planner = TypeVar("Planner", bound=AttentionPlanner)
@@ -76,6 +77,11 @@ class Target(Protocol[Pool, Planner]):
         ...
 
     @property
+    def storage(self) -> tuple[WeightStorage, ...]:
+        """In what form its weights are; empty if that was not noted."""
+        ...
+
+    @property
     def adapters(self) -> AdapterWeights:
         """The LoRA adapters of its linear layers, by slot."""
         ...
@@ -124,6 +130,7 @@ def load_target(
     quantization: Quantization = "none",
     ranks: RankGroup = ONE_RANK,
     bank: BankSizes = NO_BANK,
+    max_context: int | None = None,  # of the engine; None: that of the model
 ) -> AnyTarget:
     """The model in a folder, of any supported architecture."""
     config = read_target(folder)
@@ -146,4 +153,5 @@ def load_target(
         quantization=quantization,
         ranks=ranks,
         bank=bank,
+        max_context=max_context,
     )

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Protocol
 
 from outrider.config.engine_config import Arithmetic
-from outrider.models.block_model import BlockModel
+from outrider.models.block_depth import BlockDepth
+from outrider.models.block_model import AnyBlockModel
 from outrider.models.decoder_folder import DecoderFolder
 from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_folder import V4Folder
@@ -28,7 +29,7 @@ class TargetFolder(Protocol):
 
     def load_head(
         self, head: Path, target: AnyTarget, *, dtype: WeightType, arithmetic: Arithmetic
-    ) -> AnyDraftModel | BlockModel:
+    ) -> AnyDraftModel | AnyBlockModel:
         """A draft head for this target."""
         ...
 
@@ -40,9 +41,13 @@ class TargetFolder(Protocol):
         """Draft modules that each serve one depth; one is repeated for every depth."""
         ...
 
+    def module_depth(self) -> BlockDepth | None:
+        """How deep they draft if they draft a block in one pass; else None."""
+        ...
+
     def load_modules(
         self, target: AnyTarget, *, most: int, dtype: WeightType, arithmetic: Arithmetic
-    ) -> ModuleChain | AnyDraftModel:
+    ) -> ModuleChain | AnyDraftModel | AnyBlockModel:
         """At most so many of the draft modules in this folder; one alone is a draft model."""
         ...
 

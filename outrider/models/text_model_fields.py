@@ -8,7 +8,7 @@ from outrider.errors import ConfigError
 
 # Outer fields that apply to the text model. tie_word_embeddings is in both places, and
 # transformers uses the outer one.
-_OUTSIDE = ("architectures", "tie_word_embeddings", "quantization_config")
+_OUTSIDE = ("architectures", "tie_word_embeddings", "quantization_config", "compression_config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

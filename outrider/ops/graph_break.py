@@ -8,12 +8,12 @@ from typing import Any
 Call = Callable[..., None]
 
 
-def _call_now(call: Call, *args: Any) -> None:
-    """The handler without a capture: the call is simply made."""
+def call_now(call: Call, *args: Any) -> None:
+    """The handler without a capture, and inside a break: the call is simply made."""
     call(*args)
 
 
-_break_handler: ContextVar[Call] = ContextVar("break_handler", default=_call_now)
+_break_handler: ContextVar[Call] = ContextVar("break_handler", default=call_now)
 _is_capturing: ContextVar[bool] = ContextVar("is_capturing", default=False)
 
 

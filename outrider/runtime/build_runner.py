@@ -24,7 +24,7 @@ from outrider.runtime.image_encoder import ImageEncoder
 from outrider.runtime.kv_capacity import FixedPages
 from outrider.runtime.program import DeviceState, StepProgram, Verifier
 from outrider.runtime.runner import Runner
-from outrider.runtime.size_cache import RequestedCache, size_cache
+from outrider.runtime.size_cache import RequestedCache, RowReach, SizedCache, size_cache
 from outrider.runtime.target_cache import (
     AnyLayout,
     TargetCache,
@@ -32,6 +32,7 @@ from outrider.runtime.target_cache import (
     check_rows,
     narrow_layout,
     open_cache,
+    window_layout,
 )
 from outrider.runtime.warmup import list_shapes, warm_up
 from outrider.sampling.sampling_table import SamplingTable
@@ -85,6 +86,7 @@ def assemble_runner(
     draft: DraftKind,
     kv_tokens: int | Auto | FixedPages,
     row_snapshots: int | Auto = "auto",
+    window_tokens: int | Auto = "auto",
     buckets: Buckets,
     tower: VisionTower = NO_TOWER,
     weight_bytes: int = 0,  # that all models hold
@@ -96,7 +98,7 @@ def assemble_runner(
 ) -> tuple[Runner, RunnerFacts]:
     """Tables, drafter, planner and program around a loaded model; then pages; then graphs."""
     layout = model.layout(page_size=settings.host.page_size, nodes=draft.facts.budget.nodes)
-    layout = narrow_layout(layout, settings.kv_dtype)
+    layout = window_layout(narrow_layout(layout, settings.kv_dtype), settings)
     stream = open_device_stream(torch.device(settings.device))
     with stream.active():  # the first step runs on this stream, after all that is made here
         if settings.device != "cpu":  # only the memory of a GPU is counted
@@ -115,7 +117,9 @@ def assemble_runner(
             ),
             settings,
             stream,
-            RequestedCache(kv_tokens=kv_tokens, row_snapshots=row_snapshots),
+            RequestedCache(
+                kv_tokens=kv_tokens, row_snapshots=row_snapshots, window_tokens=window_tokens
+            ),
             buckets,
             on_progress,
         )
@@ -169,7 +173,8 @@ def _assemble(
         planner = _planner(program, attention, room, buckets, loaded)
     # Captured graphs hold addresses: no graph may be captured before the pages are final.
     dummy_runner = Runner(program=program, planner=planner, executor=EagerExecutor(), stream=stream)
-    reach, masks = _reach(settings.host, draft), state.grammars.mask_bytes
+    of_round, masks = draft.facts.reach(draft.facts.budget), state.grammars.mask_bytes
+    reach = RowReach(tokens=_reach(settings.host, draft), of_round=of_round)
     sized = size_cache(
         requested, settings, room, dummy_runner, loaded.ranks, reach=reach, mask_bytes=masks
     )
@@ -183,7 +188,7 @@ def _assemble(
     if settings.execution.record == "at start" and settings.execution.executor != "eager":
         shapes = list_shapes(largest, buckets, rungs_of(draft, buckets, settings.execution))
         _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
-    memory = _memory(loaded, settings, page_bytes=pages.page_bytes, num_pages=sized.num_pages)
+    memory = _memory(loaded, settings, sized, page_bytes=pages.page_bytes)
     return runner, _facts(loaded, settings, memory, draft_facts(draft, buckets), sized.snapshots)
 
 
@@ -218,23 +223,27 @@ def _adapted(buckets: Buckets, attention: AttentionPlanner, drafter: GuardedDraf
     return replace(buckets, lead=facts.lead, block=facts.block, is_ragged=is_ragged)
 
 
-def _memory(loaded: _Loaded, settings: Settings, *, page_bytes: int, num_pages: int) -> MemoryFacts:
+def _memory(
+    loaded: _Loaded, settings: Settings, sized: SizedCache, *, page_bytes: int
+) -> MemoryFacts:
     own = RankFacts(
         rank=loaded.ranks.rank,
         pid=os.getpid(),
         host=socket.gethostname(),
         device=settings.device,
         weight_bytes=loaded.weight_bytes,
-        kv_bytes=num_pages * page_bytes,
+        kv_bytes=sized.num_pages * page_bytes + sized.windows.kv_bytes,
     )
     activations = str(loaded.layout.dtype).removeprefix("torch.")
     return MemoryFacts(
         weight_bytes=loaded.weight_bytes,
         page_bytes=page_bytes,
-        num_pages=num_pages,
+        num_pages=sized.num_pages,
         tp_size=loaded.ranks.size,
         ranks=(own,),
         kv_dtype=activations if settings.kv_dtype == "auto" else settings.kv_dtype,
+        windows=sized.windows,
+        weights=loaded.model.storage,
     )
 
 
@@ -256,7 +265,12 @@ def _make_room(
     state = DeviceState(
         kv=cache.target.pool,
         pages=cache.room.pages,
-        rows=RowTable(max_rows=host.max_rows, max_pages=largest.pages, device=device),
+        rows=RowTable(
+            max_rows=host.max_rows,
+            max_pages=largest.pages,
+            device=device,
+            has_windows=cache.room.pages.window > 0,
+        ),
         sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
         grammars=_grammars(loaded, largest, vocab, device),
     )
@@ -265,6 +279,7 @@ def _make_room(
         cache=cache.room,
         sampling=state.sampling,
         largest=largest,
+        is_ragged=cache.target.attention.capabilities.is_ragged,
     )
     return room, state
 
@@ -302,9 +317,14 @@ def _planner(
         buckets=buckets,
         largest=room.largest,
         embeds=EmbedsBuffer(
-            arena, loaded.model.embedding, most_tokens=most_tokens, encode_image=images.vectors
+            arena,
+            loaded.model.embedding,
+            most_tokens=most_tokens,
+            encode_image=images.vectors,
+            num_deepstack=loaded.tower.num_deepstack,
         ),
-        has_axes=loaded.model.config.has_axes,
+        # Only images move rotary positions: texts alone have the same angles without axes.
+        has_axes=loaded.model.config.has_axes and loaded.tower.reads_images,
     )
 
 

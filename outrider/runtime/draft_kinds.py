@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from outrider.kv.kv_pool import KVPool, Layout
-from outrider.models.block_model import BlockModel
+from outrider.kv.kv_pool import KVPool, Layout, ModelPool
+from outrider.models.block_model import AnyBlockModel
 from outrider.models.cache_layout import CacheRoom, OpenCache
 from outrider.models.draft_model import AnyDraftModel, ModelFacts
 from outrider.models.model_config import AnyAttention
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.paged_layout import paged_layout
+from outrider.ops.tree.find_occurrences import NgramMatch
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.block_drafter import BlockDrafter
 from outrider.spec.choose_tree import TreeChooser
@@ -21,9 +22,9 @@ from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.spec.ngram_drafter import NgramDrafter
 from outrider.spec.shared_text import SharedText
 from outrider.spec.suffix_lookup import SuffixLookup
-from outrider.spec.text_lookup import NgramMatch, TextLookup
+from outrider.spec.text_lookup import TextLookup
 from outrider.spec.text_table import PredictionTable, TextTable
-from outrider.step.attention_backend import AttentionBackend
+from outrider.step.attention_backend import AttentionBackend, AttentionPlanner
 from outrider.step.shape import StepShape
 from outrider.wire.draft_budget import PLAIN, Budget
 from outrider.wire.row_sampling import MAX_PREDICTION
@@ -38,6 +39,18 @@ class DraftRoom:
     cache: CacheRoom
     sampling: SamplingTable
     largest: StepShape
+    is_ragged: bool  # rows of a step may draft different numbers of nodes
+
+    def chooser(self, facts: DraftFacts) -> TreeChooser:
+        """What chooses trees; it learns from steps that draft alike where others may share."""
+        may_share = facts.is_adaptive and facts.is_ranked and self.is_ragged
+        return TreeChooser(self.sampling.seed.device, learns_alike=may_share)
+
+    def open(self, facts: ModelFacts, *, nodes: int) -> OpenCache[ModelPool, AttentionPlanner]:
+        """The cache of a draft model, for chains of up to that many nodes."""
+        target = self.target
+        layout = facts.layout(page_size=target.page_size, dtype=target.dtype, nodes=nodes)
+        return layout.open(self.cache)
 
     def open_pages(self, facts: ModelFacts) -> OpenCache[KVPool, AttentionBackend]:
         """A cache of keys and values for the layers of a draft model, in the target's pages."""
@@ -114,12 +127,8 @@ class ModelDraft:
         return self.model.facts.heads
 
     def build(self, room: DraftRoom) -> ModelDrafter:
-        target = room.target
         # The nodes of a draft round are stored after the cached tokens.
-        layout = self.model.facts.layout(
-            page_size=target.page_size, dtype=target.dtype, nodes=self.budget.nodes
-        )
-        cache = layout.open(room.cache)
+        cache = room.open(self.model.facts, nodes=self.budget.nodes)
         return ModelDrafter(
             self.model,
             kv=cache.pool,
@@ -127,6 +136,7 @@ class ModelDraft:
             sampling=room.sampling,
             facts=self.facts,
             largest=room.largest,
+            chooser=room.chooser(self.facts),
         )
 
 
@@ -134,7 +144,7 @@ class ModelDraft:
 class BlockDraft:
     """A draft model that drafts a block in one pass."""
 
-    model: BlockModel
+    model: AnyBlockModel
     budget: Budget  # not deeper than the block
     is_adaptive: bool = False
 
@@ -159,7 +169,7 @@ class BlockDraft:
         return self.model.facts.heads
 
     def build(self, room: DraftRoom) -> Drafter:
-        cache = room.open_pages(self.model.facts)
+        cache = room.open(self.model.facts, nodes=self.budget.nodes)
         return BlockDrafter(
             self.model,
             kv=cache.pool,
@@ -167,6 +177,7 @@ class BlockDraft:
             sampling=room.sampling,
             facts=self.facts,
             largest=room.largest,
+            chooser=room.chooser(self.facts),
         )
 
 
@@ -240,7 +251,7 @@ class NgramDraft:
         return ()
 
     def build(self, room: DraftRoom) -> Drafter:
-        chooser = TreeChooser(room.sampling.seed.device)
+        chooser = room.chooser(self.facts)
         return NgramDrafter(self.facts, lookup=self.open_lookup(room), chooser=chooser)
 
     def open_lookup(self, room: DraftRoom) -> TextLookup:
@@ -310,7 +321,7 @@ class MergedDraft:
             self.lookup.open_lookup(room),
             facts=self.facts,
             model_steps=self.model.budget.steps,
-            chooser=TreeChooser(room.sampling.seed.device),
+            chooser=room.chooser(self.facts),
         )
 
 

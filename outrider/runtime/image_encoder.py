@@ -27,7 +27,7 @@ class ImageEncoder:
         self._unfinished: set[bytes] = set()  # of these, images with chunks to come
         self._on_host: OrderedDict[bytes, torch.Tensor] = OrderedDict()  # likewise
 
-    def vectors(self, span: ImageSpan) -> torch.Tensor:  # [tokens, hidden]
+    def vectors(self, span: ImageSpan) -> torch.Tensor:  # [tokens, hidden + deepstack]
         digest, stop = span.pixels.digest, span.skipped + span.count
         is_last = stop == span.pixels.num_tokens
         waiting = self._on_host.pop(digest, None)

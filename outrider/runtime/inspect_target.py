@@ -16,6 +16,7 @@ __all__ = [
     "checks_trees",
     "examine_head",
     "examine_modules",
+    "fitting_module_steps",
     "fitting_steps",
 ]
 
@@ -40,6 +41,15 @@ def fitting_steps(folder: Path, most: int) -> int:
     """The steps that the draft model of a folder can draft, at most so many."""
     depth = block_depth(read_fields(folder))
     return most if depth is None else min(most, depth.most)
+
+
+def fitting_module_steps(target_folder: Path, most: int) -> int:
+    """The steps that the modules inside a model can draft; a repeated one at most so many."""
+    target = read_folder(target_folder)
+    depth, num = target.module_depth(), target.count_modules()
+    if depth is not None:
+        return min(most, depth.most)
+    return num if num > 1 else most
 
 
 def examine_modules(target_folder: Path) -> ModuleReport:

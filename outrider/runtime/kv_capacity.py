@@ -20,6 +20,7 @@ class FixedPages:
     """As many usable pages as an earlier runner had: the scheduler counts on them."""
 
     num_pages: int
+    num_window_pages: int
 
 
 def count_pages(

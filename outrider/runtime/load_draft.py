@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 from outrider.config.draft_config import (
+    AUTO,
     MTP,
     NGRAM,
     NONE,
@@ -19,7 +20,7 @@ from outrider.config.engine_config import Arithmetic, Dtype
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
 from outrider.models.block_depth import block_depth
-from outrider.models.block_model import BlockModel
+from outrider.models.block_model import AnyBlockModel, BlockModel
 from outrider.models.config_fields import read_fields
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.eagle.inspect_head import is_head
@@ -27,7 +28,7 @@ from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.standalone_draft import load_standalone
 from outrider.models.target import AnyTarget
 from outrider.models.target_folder import read_folder
-from outrider.ops.linear.block_linear import supports_blocks
+from outrider.ops.linear.choose_linear import type_of_guesses
 from outrider.runtime.draft_kinds import (
     BlockDraft,
     DraftKind,
@@ -49,11 +50,15 @@ def fit_draft(config: DraftConfig, folder: Path) -> DraftConfig:
 
     Nothing is loaded. Memory is sized by these numbers, so this runs before all that reads them.
     """
-    if config.drafter == MTP:
-        return fit_modules(config, num_modules=read_folder(folder).count_modules())
     if config.drafter in (NONE, *TEXT_DRAFTERS):
         return config
-    depth = block_depth(read_fields(Path(config.drafter)))
+    if config.drafter == MTP:
+        target = read_folder(folder)
+        depth = target.module_depth()
+        if depth is None:
+            return fit_modules(config, num_modules=target.count_modules())
+    else:
+        depth = block_depth(read_fields(Path(config.drafter)))
     return config if depth is None else fit_block(config, usual=depth.usual, most=depth.most)
 
 
@@ -80,13 +85,16 @@ def load_draft(
     if draft.drafter == MTP:
         modules = _own_modules(draft, budget, target, target_folder, dtype, arithmetic)
         return _merged(modules, draft, budget)
+    device = target.embedding.device
     model = _load_model(
         Path(draft.drafter),
         target,
         target_folder,
         dtype=dtype,
+        head_dtype=type_of_guesses(dtype, device) if config.dtype == AUTO else dtype,
         arithmetic=arithmetic,
         ranks=ranks,
+        max_context=max_context,
     )
     check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
     if isinstance(model, BlockModel):
@@ -125,14 +133,15 @@ def _load_model(
     target_folder: Path,
     *,
     dtype: Dtype,
+    head_dtype: Dtype,
     arithmetic: Arithmetic,
     ranks: RankGroup,
-) -> AnyDraftModel | BlockModel:
+    max_context: int,
+) -> AnyDraftModel | AnyBlockModel:
     """A head or a whole model, by the files of the folder."""
     if is_head(folder):
         found = read_folder(target_folder)
-        own: Dtype = "int8" if dtype == "packed" and supports_blocks() else dtype
-        return found.load_head(folder, target, dtype=own, arithmetic=arithmetic)
+        return found.load_head(folder, target, dtype=head_dtype, arithmetic=arithmetic)
     return load_standalone(
         folder,
         target=target,
@@ -141,6 +150,7 @@ def _load_model(
         device=target.embedding.device,
         arithmetic=arithmetic,
         ranks=ranks,
+        max_context=max_context,
     )
 
 
@@ -156,6 +166,8 @@ def _own_modules(
     modules = read_folder(target_folder).load_modules(
         target, most=budget.steps, dtype=dtype, arithmetic=arithmetic
     )
+    if isinstance(modules, BlockModel):
+        return BlockDraft(model=modules, budget=budget, is_adaptive=draft.adaptive)
     if isinstance(modules, ModuleChain) and len(modules) > 1:
         return ModulesDraft(modules=modules, budget=budget, is_adaptive=draft.adaptive)
     return ModelDraft(model=modules, budget=budget, is_adaptive=draft.adaptive)

@@ -57,9 +57,17 @@ class LoadedWeights:
     @contextmanager
     def noting(self, device: torch.device) -> Iterator[None]:
         """The models that the body loads are the weights from now on."""
+        self._noted = {}
+        with self.noting_more(device):
+            yield
+
+    @contextmanager
+    def noting_more(self, device: torch.device) -> Iterator[None]:
+        """What the body loads belongs to the weights from now on, too."""
         with _StorageNotes(device) as notes:
             yield
-        self._noted = {key: each for key, each in notes.noted.items() if not each.expired()}
+        noted = self._noted | notes.noted
+        self._noted = {key: each for key, each in noted.items() if not each.expired()}
 
     def offload(self) -> None:
         """Move the weights to the host. If its memory does not suffice, nothing has changed."""

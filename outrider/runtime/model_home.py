@@ -9,20 +9,24 @@ from pathlib import Path
 
 import torch
 
+from outrider.config.draft_config import fit_weights
 from outrider.config.engine_config import DRAFT_ARITHMETIC, Auto, EngineConfig
-from outrider.config.process_heap import release_free_memory
-from outrider.config.settings import Settings, resolve_settings
+from outrider.config.process_heap import release_free_memory, tight_heap
+from outrider.config.settings import Settings, resolve_dtype, resolve_settings
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
-from outrider.errors import CapacityError
-from outrider.models.adapters.adapter_bank import BankSizes
+from outrider.errors import CapacityError, ConfigError
+from outrider.models.adapters.adapter_bank import AdapterBank, BankSizes
+from outrider.models.quantised.announced_kv import tell_of_kv_scheme
+from outrider.models.quantised.quantisation_files import read_quantisation
 from outrider.models.target import AnyTarget, load_target, read_target
-from outrider.models.vision.vision_tower import VisionTower, load_tower
+from outrider.models.vision.vision_tower import NO_TOWER, VisionTower, load_tower
 from outrider.runtime.build_runner import assemble_runner, choose_buckets
 from outrider.runtime.draft_kinds import DraftKind
 from outrider.runtime.explain_memory import explain_memory
 from outrider.runtime.kv_capacity import FixedPages, held_bytes
 from outrider.runtime.load_draft import fit_draft, load_draft
 from outrider.runtime.loaded_weights import LoadedWeights
+from outrider.runtime.resolve_quantization import resolve_quantization
 from outrider.runtime.runner import Runner
 from outrider.structured.grammar_cache import GrammarCache, read_no_vocabulary
 from outrider.wire.grammar_spec import Vocabulary
@@ -58,14 +62,17 @@ class ModelHome:
         model_config = read_target(folder)
         self._folder = folder
         self._ranks = ranks
-        self._config = replace(config, draft=fit_draft(config.draft, folder))
+        num_cuda = torch.cuda.device_count()
+        draft = fit_weights(config.draft, resolve_dtype(config, num_cuda=num_cuda))
+        self._config = replace(config, draft=fit_draft(draft, folder))
         self.settings = resolve_settings(
             self._config,
             model_context=model_config.max_context,
-            num_cuda=torch.cuda.device_count(),
+            num_cuda=num_cuda,
             usual_page=model_config.usual_page_size,
         )
         _log.info("%s", self.settings)
+        tell_of_kv_scheme(read_quantisation(folder), self.settings.kv_dtype)
         self._device = torch.device(self.settings.device)
         self._grammars = GrammarCache(read_vocabulary, vocab_size=model_config.vocab_size)
         self._weights = LoadedWeights()
@@ -85,12 +92,13 @@ class ModelHome:
             weight_bytes=max(held_bytes(self._device) - before, 0),
             kv_tokens=self._kv_tokens,
             row_snapshots=self._row_snapshots,
+            window_tokens=self._config.cache.window_tokens,
             buckets=choose_buckets(self.settings, loaded.draft),
             grammars=self._grammars,
             on_progress=on_progress,
             ranks=self._ranks,
         )
-        self._kv_tokens = FixedPages(facts.num_pages)
+        self._kv_tokens = FixedPages(facts.num_pages, facts.memory.windows.num_pages)
         self._row_snapshots = facts.snapshots.num
         return runner, facts
 
@@ -115,12 +123,23 @@ class ModelHome:
             runner, _ = self.build()
         return runner
 
+    def use_head(self, folder: str) -> None:
+        """Draft with the head in a folder from the next runner on. It has the sizes of the last."""
+        models = self._load_models()
+        config = replace(self._config, draft=replace(self._config.draft, drafter=folder))
+        is_moved = self._device.type == "cuda"
+        with self._weights.noting_more(self._device) if is_moved else nullcontext():
+            draft = _load_draft(models.target, self._folder, config, self.settings, self._ranks)
+        if draft.facts != models.draft.facts:  # the scheduler goes on with those of the first one
+            raise ConfigError(f"{folder} drafts in another way than the head in use; restart")
+        self._config, self._models = config, replace(models, draft=draft)
+
     def _load_models(self) -> LoadedModels:
         """The models; loaded unless they are in memory."""
         if self._models is None:
             # On a CPU weights are never moved, and the notes would import 120 MB of torch.
             is_moved = self._device.type == "cuda"
-            with self._weights.noting(self._device) if is_moved else nullcontext():
+            with self._weights.noting(self._device) if is_moved else tight_heap():
                 self._models = _load_models(self._folder, self._config, self.settings, self._ranks)
         return self._models
 
@@ -142,23 +161,47 @@ def _load_models(
         dtype=settings.dtype,
         device=device,
         arithmetic=settings.execution.arithmetic,
-        quantization=config.quantization,
+        quantization=resolve_quantization(folder, config.quantization),
         ranks=ranks,
-        bank=BankSizes(num_slots=settings.host.max_loras, max_rank=config.lora.max_rank),
+        bank=BankSizes(
+            num_slots=settings.host.max_loras,
+            max_rank=config.lora.max_rank,
+            has_head=config.lora.for_drafts,
+        ),
+        max_context=settings.host.max_context,
     )
-    tower = load_tower(folder, dtype=model.dtype, device=device)
+    tower: VisionTower = NO_TOWER
+    if config.has_tower:
+        tower = load_tower(folder, dtype=model.dtype, device=device)
     release_free_memory()  # or the drafter's peak would come on top of it
+    draft = _load_draft(model, folder, config, settings, ranks)
+    release_free_memory()
+    return LoadedModels(target=model, tower=tower, draft=draft)
+
+
+def _load_draft(
+    target: AnyTarget, folder: Path, config: EngineConfig, settings: Settings, ranks: RankGroup
+) -> DraftKind:
     draft = load_draft(
         config.draft,
-        target=model,
+        target=target,
         target_folder=folder,
         dtype=settings.dtype,
         arithmetic=DRAFT_ARITHMETIC,
         max_context=settings.host.max_context,
         ranks=ranks,
     )
-    release_free_memory()
-    return LoadedModels(target=model, tower=tower, draft=draft)
+    _check_draft_adapters(target, config)
+    return draft
+
+
+def _check_draft_adapters(target: AnyTarget, config: EngineConfig) -> None:
+    bank = target.adapters
+    if config.lora.for_drafts and not (isinstance(bank, AdapterBank) and bank.has_head):
+        raise ConfigError(
+            "--enable-draft-lora (enable_draft_lora) is for EAGLE and EAGLE-3 heads as --draft; "
+            "use one, or leave it out"
+        )
 
 
 def _enough_host_memory() -> AbstractContextManager[None]:

@@ -148,9 +148,8 @@ class Runner:
         rows, pages = self._program.state.rows, self._program.state.pages
         with self.stream.active():
             # A step that broke off can leave values that are not finite, which pools never hold.
-            pages.clean(torch.unique(rows.pages))
-            for table in (rows.pages, rows.lengths, rows.last_tokens, rows.adapters, rows.shifts):
-                table.zero_()
+            pages.clean(torch.unique(rows.pages), torch.unique(rows.window_pages))
+            rows.forget()
             self._program.drafter.forget()
             self.stream.record_event().wait()
         self._planner.forget()

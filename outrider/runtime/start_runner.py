@@ -34,6 +34,7 @@ class AnyHome(Protocol):
     def release_memory(self) -> None: ...
     def restore_weights(self) -> None: ...
     def build_again(self) -> AnyRunner: ...
+    def use_head(self, folder: str) -> None: ...
 
 
 def open_home(plan: RankGroupPlan) -> AnyHome:
@@ -62,6 +63,7 @@ class RanksHome:
             config.cache,
             kv_tokens=facts.num_pages * facts.host.page_size,
             row_snapshots=facts.snapshots.num,
+            window_tokens=facts.memory.windows.num_pages * facts.host.page_size,
         )
         self._plan = replace(self._plan, config=replace(config, cache=cache))
         self._runner = RankedRunner(group.first, group.ranks, group.others)
@@ -84,3 +86,8 @@ class RanksHome:
             return self.build()[0]
         except ConfigError as error:
             raise CapacityError(f"the ranks cannot start again: {error}") from error
+
+    def use_head(self, folder: str) -> None:
+        raise ConfigError(
+            f"the ranks of --tensor-parallel-size cannot change to the head {folder}; restart"
+        )

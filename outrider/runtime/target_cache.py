@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from outrider.config.attention_choice import AttentionName
+from outrider.config.draft_config import MOST_ROW_NODES
 from outrider.config.engine_config import KVDtype
 from outrider.config.settings import HostSettings, Settings
 from outrider.errors import ConfigError
@@ -18,16 +19,13 @@ from outrider.models.cache_layout import CacheLayout, CacheRoom, OpenCache
 from outrider.models.model_config import AnyAttention, LatentConfig
 from outrider.models.paged_layout import PagedLayout
 from outrider.models.recurrent.recurrent_cache import RecurrentLayout
+from outrider.models.windowed_layout import split_windows
 from outrider.runtime.draft_kinds import DraftKind
 from outrider.runtime.kv_capacity import free_bytes
 from outrider.step.attention_backend import AttentionBackend, AttentionPlanner
 from outrider.wire.runner_facts import SnapshotFacts
 
 _log = logging.getLogger(__name__)
-
-# Row state grows with the chain: a row of DeepSeek-V4-Flash (43 layers, bfloat16) has 11.5 MB of
-# ring buffers at 1 node, 14.4 at 16 and 23.7 at 64, where 256 rows would take 6 GB from the pages.
-MOST_ROW_NODES = 16
 
 AnyLayout = CacheLayout[ModelPool, AttentionPlanner]
 
@@ -77,15 +75,28 @@ def _open_backend(
 
 def narrow_layout(layout: AnyLayout, kv_dtype: KVDtype) -> AnyLayout:
     """The layout with keys and values stored in this type."""
-    if kv_dtype == "auto":
+    activations = str(layout.dtype).removeprefix("torch.")
+    if kv_dtype in ("auto", activations):
         return layout
+    if kv_dtype in ("bfloat16", "float16", "float32"):
+        raise ConfigError(
+            f"--kv-cache-dtype {kv_dtype}: keys and values have the type of activations, "
+            f"{activations} here, or fp8; leave it out, or use --dtype"
+        )
     has_latents = any(isinstance(each, LatentConfig) for each in layout.heads)
     if has_latents or not isinstance(layout, PagedLayout | RecurrentLayout):
         raise ConfigError(
             f"--kv-cache-dtype {kv_dtype} is for keys and values, and this model stores latents or "
-            "compressed blocks; leave it out"
+            "compressed blocks, which kernels read in the type of activations; leave it out"
         )
     return replace(layout, kv=replace(layout.kv, kv_dtype=kv_dtype))
+
+
+def window_layout(layout: AnyLayout, settings: Settings) -> AnyLayout:
+    """The layout with window pages, if the model has layers that do not see whole texts."""
+    if not settings.has_window_pages or not isinstance(layout, PagedLayout):
+        return layout
+    return split_windows(layout, max_context=settings.host.max_context)
 
 
 def adapt_host(host: HostSettings, snapshots: SnapshotFacts) -> HostSettings:

@@ -8,7 +8,7 @@ from outrider.server.access_log import AccessLogMiddleware
 from outrider.server.answer_request import ServedModel
 from outrider.server.async_engine import AsyncEngine
 from outrider.server.auth import KeyMiddleware
-from outrider.server.body_limits import LIMITS, HeaderLimitsMiddleware
+from outrider.server.body_limits import BodyLimits, HeaderLimitsMiddleware
 from outrider.server.call_memory import CallMemoryMiddleware, MemoryBudget
 from outrider.server.http_errors import install_handlers
 from outrider.server.request_traces import TraceHeadersMiddleware
@@ -19,6 +19,7 @@ from outrider.server.routes.control_routes import control_routes
 from outrider.server.routes.docs_routes import docs_routes
 from outrider.server.routes.embeddings_routes import embeddings_routes
 from outrider.server.routes.health_routes import health_routes
+from outrider.server.routes.learn_routes import learn_routes
 from outrider.server.routes.load_routes import load_routes
 from outrider.server.routes.messages_routes import messages_routes
 from outrider.server.routes.models_routes import model_routes
@@ -35,11 +36,13 @@ def make_app(
     model: ServedModel,
     *,
     api_key: str,
+    body: BodyLimits,
     memory: MemoryBudget,
     web: WebSettings,
 ) -> FastAPI:
     """The application over one engine. An empty key means that clients need none."""
     app = FastAPI(title="Outrider", version=__version__, docs_url=None, redoc_url=None)
+    app.state.body_limits = body
     install_handlers(app)
     for router in (
         chat_routes(async_engine, model),
@@ -54,13 +57,14 @@ def make_app(
         health_routes(async_engine),
         load_routes(async_engine),
         control_routes(async_engine),
+        learn_routes(async_engine),
         adapter_routes(async_engine, model),
         page_routes(),
         docs_routes("Outrider"),
     ):
         app.include_router(router)
     app.add_middleware(CallMemoryMiddleware, budget=memory)
-    app.add_middleware(HeaderLimitsMiddleware, limits=LIMITS)
+    app.add_middleware(HeaderLimitsMiddleware, limits=body)
     if api_key:
         app.add_middleware(KeyMiddleware, key=api_key)  # outermost: no work for a wrong key
     if web.allowed_origins:  # even before the key: browsers ask without one, and read refusals

@@ -16,6 +16,7 @@ from outrider.frontend.prompts import TextPrompt, TokenPrompt
 from outrider.frontend.request_state import PreparedRequest, RequestState
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.server.http_errors import ending, restarting, unresponsive
+from outrider.server.learning import Learning, NoLearning
 from outrider.server.metrics import Meter
 from outrider.server.remote_replicas import RemoteReplicas
 from outrider.server.replica import Replica, ReplicaEvents
@@ -31,7 +32,9 @@ Result = TypeVar("Result")
 
 _NUM_THREADS = 4  # for templates and tokenizers, which would block the event loop
 _NUM_LONG_THREADS = 2  # for texts that take long: short ones do not wait behind them
+_NUM_DOWNLOADS = 8  # prompts whose images are downloaded at a time: nothing else waits for hosts
 _LONG = 2**16  # characters
+_ENDLESS = 2**40  # more characters than any text has: a download
 _NUM_AT_ONCE = 32  # requests that are submitted before others are answered: some milliseconds
 
 
@@ -70,6 +73,7 @@ class AsyncEngine:
         self.meter = meter
         self._tracer = tracer
         self.frontend = Frontend(engine, tokenizer, images)
+        self.learning: Learning = NoLearning()
         self.is_leaving = False  # after a signal to end, routers shall send no new requests
         self.is_draining = False  # then no new request is accepted
         events = ReplicaEvents(
@@ -83,6 +87,7 @@ class AsyncEngine:
         )
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="text")
         self._long_threads = ThreadPoolExecutor(_NUM_LONG_THREADS, thread_name_prefix="long text")
+        self._download_threads = ThreadPoolExecutor(_NUM_DOWNLOADS, thread_name_prefix="download")
         self._handles: dict[str, RequestHandle] = {}  # by the id of each of its requests
 
     @property
@@ -111,6 +116,7 @@ class AsyncEngine:
     async def run_in_thread(self, work: Callable[[], Result], *, size: int = 0) -> Result:
         """The result of something slow, computed off the event loop; `size` is in characters."""
         threads = self._threads if size < _LONG else self._long_threads
+        threads = threads if size < _ENDLESS else self._download_threads
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     async def prepare(
@@ -167,6 +173,7 @@ class AsyncEngine:
         self._handles.update((request.request_id, handle) for request in requests)
         for replica in self.replicas:
             replica.sleeping.note_request()
+        self.note_load()
         return handle
 
     def _check_permissions(self, prepared: Sequence[PreparedRequest]) -> None:
@@ -203,6 +210,12 @@ class AsyncEngine:
             if self._handles.pop(request.request_id, None) is not None:
                 self.meter.note_request(request)
                 self._tracer.note_request(request)
+                self.learning.note_request(request)
+        self.note_load()
+
+    def note_load(self) -> None:
+        """Tell the learner whether it may compute."""
+        self.learning.note_load(is_idle=not self._handles and not self.is_sleeping)
 
     def abort(self, name: str) -> int:
         """End the requests of this name, or all without one; returns how many there were."""
@@ -248,10 +261,15 @@ class AsyncEngine:
 
     async def sleep(self, level: SleepLevel, mode: SleepMode) -> None:
         """Let requests wait, and all workers sleep."""
-        await asyncio.gather(*(each.sleeping.sleep(level, mode) for each in self.replicas))
+        self.learning.note_load(is_idle=False)  # an engine that sleeps wants its memory back
+        try:
+            await asyncio.gather(*(each.sleeping.sleep(level, mode) for each in self.replicas))
+        finally:
+            self.note_load()
 
     async def wake_up(self, tags: tuple[SleepTag, ...]) -> None:
         await asyncio.gather(*(each.sleeping.wake_up(tags) for each in self.replicas))
+        self.note_load()
 
     @property
     def is_sleeping(self) -> bool:
@@ -266,7 +284,11 @@ class AsyncEngine:
 
 
 def prompt_size(prompt: TextPrompt | TokenPrompt) -> int:
-    """How long it takes to tokenize, in characters; an image takes as long as a long text."""
+    """How long it takes to tokenize, in characters; an image takes as long as a long text.
+
+    A host may take seconds to send one.
+    """
     if isinstance(prompt, TokenPrompt):
         return 0
-    return len(prompt.text) + _LONG * len(prompt.images)
+    num_remote = sum(image.is_remote for image in prompt.images)
+    return len(prompt.text) + _LONG * len(prompt.images) + _ENDLESS * num_remote

@@ -28,9 +28,6 @@ class BodyLimits:
     read_s: float = 60.0  # that a client has to send its body
 
 
-LIMITS = BodyLimits()
-
-
 class HeaderLimitsMiddleware:
     """Answers with an error if headers are too large, or announce a body that is."""
 
@@ -129,7 +126,8 @@ def _end_of_string(body: bytes, position: int) -> int:
 def _too_long(limits: BodyLimits) -> ApiError:
     return ApiError(
         413,
-        f"the body exceeds {limits.body_bytes} bytes; send shorter prompts, or smaller images",
+        f"the body exceeds {limits.body_bytes} bytes; send shorter prompts, or smaller images, "
+        "or start the server with a larger --request-body",
     )
 
 

@@ -152,7 +152,12 @@ def _reasons(errors: Sequence[Any], body: object) -> tuple[str, ...]:
 
 
 def _place(error: Mapping[str, Any], body: object) -> str:
-    """The path of a field in the body. Pydantic's location also names types of a union: skipped."""
+    """The path of a field in the body, or the name of a parameter in the URL.
+
+    Pydantic's location also names types of a union: skipped.
+    """
+    if error["loc"][0] == "query":
+        return str(error["loc"][1])
     value, parts, is_missing = body, [], error["type"] == "missing"
     for part in error["loc"][1:]:
         if isinstance(value, dict) and (part in value or is_missing):

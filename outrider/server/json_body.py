@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
-from outrider.server.body_limits import LIMITS, read_body
+from outrider.server.body_limits import BodyLimits, read_body
 from outrider.server.same_origin import is_from_other_site
 
 _JSON = (b"content-type", b"application/json")
@@ -24,7 +24,8 @@ class JsonRoute(APIRoute):
             return handle
 
         async def handle_body(request: Request) -> Response:
-            body = await read_body(request.receive, LIMITS)
+            limits: BodyLimits = request.app.state.body_limits
+            body = await read_body(request.receive, limits)
             return await handle(JsonRequest(_typed(request, self.takes_any_type), body))
 
         return handle_body

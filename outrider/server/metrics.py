@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from outrider.frontend.request_state import RequestState
+from outrider.server.learn_metrics import LearnMetrics
 from outrider.server.metric_names import OUR_PREFIX, SGLANG, VLLM
 from outrider.server.occupancy_window import OccupancyWindow
 from outrider.wire.engine_stats import EngineStats, joined_replicas
@@ -51,9 +52,7 @@ class Meter:
         self._kv = self._gauge("kv_cache_usage_perc", "Share of the KV pages in use, 0 to 1.")
         self._occupancy = self._gauge("forward_occupancy", "Of 10 s with requests: device ran.")
         self._restarts = self._counter("worker_restarts", "Workers that died and were replaced.")
-        self._suspects = self._counter(
-            "suspect_requests", "Requests ended because workers died in their steps."
-        )
+        self._suspects = self._counter("suspect_requests", "Ended: workers died in their steps.")
         self._busy = self._counter("device_busy_seconds", "Seconds the device has computed.")
         self._active = self._counter("engine_active_seconds", "Seconds with requests.")
         self._queried = self._counter("prefix_cache_queries", "Prompt tokens looked up.")
@@ -65,6 +64,7 @@ class Meter:
         self._failed = self._counter("failed_steps", "Steps whose requests ended with an error.")
         self._drafter = self._counter("drafter_failures", "Drafters that had to be given up.")
         self._transfers = self._counter("kv_transfers", "Prompts that travelled.", "outcome")
+        self._moved = self._counter("kv_transfer_bytes", "Bytes read of other servers' KV.")
         self._prompt = self._counter("prompt_tokens", "Tokens of all prompts.")
         self._generated = self._counter("generation_tokens", "Tokens of all answers.")
         self._success = self._counter("request_success", "Requests that ended.", "finished_reason")
@@ -101,6 +101,10 @@ class Meter:
         totals = self.totals
         return 1.0 + totals.accepted / totals.rounds if totals.rounds else 1.0
 
+    def open_learning(self) -> LearnMetrics:
+        """Further metrics, for a server that learns."""
+        return LearnMetrics(self._registry, self._model)
+
     def render(self) -> bytes:
         """All metrics in Prometheus' text format, under our names and those of other engines."""
         registry = self._registry
@@ -132,6 +136,7 @@ class Meter:
             self._hits: stats.prefix.hit_tokens,
             self._transfers.labels(self._model, "done"): stats.transfers.total_done,
             self._transfers.labels(self._model, "failed"): stats.transfers.total_failed,
+            self._moved: stats.transfers.total_bytes,
         }
         before = self._worker_sums.get(replica, {})
         for counter, total in now.items():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from outrider.config.engine_config import LoraConfig
+from outrider.config.learn_config import LearnConfig
 from outrider.config.log_settings import LogSettings
 from outrider.config.node_address import listen_for_nodes
 from outrider.errors import ConfigError, RequestError
@@ -17,10 +18,12 @@ from outrider.frontend.tokenizer.read_vocabulary import vocabulary_of
 from outrider.server.answer_request import ServedModel
 from outrider.server.app import make_app
 from outrider.server.async_engine import AsyncEngine, AsyncEngineRules
+from outrider.server.body_limits import BodyLimits
 from outrider.server.call_memory import MemoryBudget
 from outrider.server.heartbeat import HeartbeatLimits
 from outrider.server.http_server import HttpServer, ServerEvents, ServerTimeouts
 from outrider.server.idle_heap import IdleHeap
+from outrider.server.learner_home import AnyLearner, NoLearner, start_learner
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
 from outrider.server.remote_replicas import RemoteReplicas
@@ -31,7 +34,7 @@ from outrider.server.status_log import log_status
 from outrider.server.supervisor import Supervisor
 from outrider.server.web_settings import WebSettings
 from outrider.server.worker_plans import check_same_devices, plan_workers
-from outrider.structured.grammar_cache import MAX_PENDING, GrammarCache
+from outrider.structured.grammar_cache import MAX_PENDING, GrammarCache, Grammars
 from outrider.wire.runner_facts import OnProgress, RunnerFacts
 
 # Kernel buffer per client. By default a client that does not read takes megabytes.
@@ -48,11 +51,13 @@ class ServeSettings:
     api_key: str  # empty for none
     model: ServedModel
     max_queued: int
+    body: BodyLimits  # of one request
     request_bytes: int  # that all requests together may take in the server
     timeouts: ServerTimeouts
     web: WebSettings
     log: LogSettings
     rules: AsyncEngineRules
+    learn: LearnConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +100,10 @@ async def _serve(
 ) -> None:
     tokenizer = opened.tokenizer
     tracer = open_tracer(settings.web.otlp_traces_endpoint, settings.model.name)
+    learner: AnyLearner = NoLearner()
     try:
+        # First: a head that cannot be trained is a quick error.
+        learner = await start_learner(settings.learn, opened, settings.log, supervisors)
         images = _open_images(opened)
         all_facts = await asyncio.gather(*(each.start() for each in supervisors))
         facts, meter = all_facts[0], Meter(settings.model.name)
@@ -103,13 +111,8 @@ async def _serve(
         grammars = GrammarCache(
             lambda: vocabulary_of(tokenizer), vocab_size=facts.vocab_size, max_pending=MAX_PENDING
         )
-        engines = [
-            RemoteEngine(each, grammars=grammars, max_queued=settings.max_queued, meter=meter)
-            for each in all_facts
-        ]
-        async_engine = AsyncEngine(
-            RemoteReplicas(engines), tokenizer, meter, settings.rules, tracer, await images
-        )
+        replicas = _open_replicas(settings, all_facts, grammars, meter)
+        async_engine = AsyncEngine(replicas, tokenizer, meter, settings.rules, tracer, await images)
         model = replace(
             settings.model,
             sampling_defaults=opened.sampling_defaults,
@@ -125,6 +128,7 @@ async def _serve(
         runs = zip(supervisors, async_engine.replicas, strict=True)
         supervising = asyncio.gather(*(each.run(replica) for each, replica in runs))
         reporting = asyncio.create_task(log_status(meter))
+        learner.attach(async_engine, supervisors[0])
         # Without a worker no request could be answered.
         supervising.add_done_callback(lambda _: server.end_now())
         await _load_adapters(async_engine, model, opened.config.lora)
@@ -136,7 +140,19 @@ async def _serve(
         grammars.close()
     finally:
         tracer.close()
+        await learner.stop()
         await asyncio.gather(*(each.stop() for each in supervisors))
+
+
+def _open_replicas(
+    settings: ServeSettings, all_facts: Sequence[RunnerFacts], grammars: Grammars, meter: Meter
+) -> RemoteReplicas:
+    return RemoteReplicas(
+        [
+            RemoteEngine(each, grammars=grammars, max_queued=settings.max_queued, meter=meter)
+            for each in all_facts
+        ]
+    )
 
 
 def _open_images(opened: OpenedModel) -> asyncio.Task[PromptImages]:
@@ -167,6 +183,7 @@ def _open_server(
         async_engine,
         model,
         api_key=settings.api_key,
+        body=settings.body,
         memory=MemoryBudget(settings.request_bytes, on_idle=IdleHeap().note_idle),
         web=settings.web,
     )

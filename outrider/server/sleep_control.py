@@ -8,8 +8,8 @@ from collections.abc import Callable
 from outrider.server.http_errors import ApiError, restarting
 from outrider.server.metrics import Meter
 from outrider.server.remote_engine import RemoteEngine
-from outrider.server.worker_messages import SleepReply, SleepRequest, WakeRequest
-from outrider.wire.sleep_level import SleepLevel, SleepMode, SleepTag, check_level
+from outrider.server.worker_messages import HeadRequest, SleepReply, SleepRequest, WakeRequest
+from outrider.wire.sleep_level import ASLEEP, SleepLevel, SleepMode, SleepTag, check_level
 
 _LOOK_S = 0.02  # between two looks whether running requests have ended
 
@@ -54,6 +54,20 @@ class SleepControl:
             reply = await self._order(WakeRequest(next(self._tickets), tags))
             self._conclude(reply, "wake up")
 
+    async def use_head(self, folder: str) -> None:
+        """Draft with another head. Running requests wait meanwhile, then go on."""
+        async with self._turn:
+            if self.asleep:
+                raise ApiError(503, ASLEEP, code="asleep")
+            self._engine.hold()
+            try:
+                reply = await self._order(HeadRequest(next(self._tickets), folder))
+            except BaseException:
+                self._resume_if_awake()
+                raise
+            self._engine.take_back()  # the worker has dropped them, and no token is lost
+            self._conclude(reply, "use the head")
+
     def note_request(self) -> None:
         """A request has come. If it has to wait for a call of the operator, the log says so."""
         if not self.asleep:
@@ -82,7 +96,7 @@ class SleepControl:
                 pending.set_exception(restarting())
         self._pending.clear()
 
-    async def _order(self, message: SleepRequest | WakeRequest) -> SleepReply:
+    async def _order(self, message: SleepRequest | WakeRequest | HeadRequest) -> SleepReply:
         if not self._engine.has_worker:
             raise restarting()
         pending = self._pending[message.ticket] = asyncio.get_running_loop().create_future()

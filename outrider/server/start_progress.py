@@ -29,9 +29,11 @@ def memory_line(replicas: Sequence[RunnerFacts]) -> str:
     """What the engine holds, and how far its KV cache can grow; of rank 0 if there are several."""
     facts, memory = replicas[0], replicas[0].memory
     tokens = facts.num_pages * facts.host.page_size
+    windows = memory.windows.num_pages * facts.host.page_size
+    kept = f" ({windows} in sliding windows)" if windows else ""
     copies = f"{len(replicas)} replicas, each with " if len(replicas) > 1 else ""
     ranks = f"{len(memory.ranks)} ranks, each with " if len(memory.ranks) > 1 else ""
     return (
-        f"{copies}{ranks}weights {memory.weight_bytes / 1e9:.2f} GB; KV cache of {tokens} tokens "
-        f"in {memory.kv_dtype}, 0 in use, {memory.kv_bytes / 1e9:.2f} GB when full"
+        f"{copies}{ranks}weights {memory.weight_bytes / 1e9:.2f} GB; KV cache of {tokens} tokens"
+        f"{kept} in {memory.kv_dtype}, 0 in use, {memory.kv_bytes / 1e9:.2f} GB when full"
     )

@@ -11,6 +11,7 @@ import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -106,6 +107,11 @@ class Supervisor:
         self._ranks = facts.memory.ranks
         _log_ranks(self._ranks)
         return facts
+
+    def use_head(self, folder: str) -> None:
+        """Later workers draft with the head in this folder."""
+        draft = replace(self._plan.config.draft, drafter=folder)
+        self._plan = replace(self._plan, config=replace(self._plan.config, draft=draft))
 
     async def run(self, listener: WorkerListener) -> None:
         """Pass on the messages of the worker, and of each later one, until cancelled."""

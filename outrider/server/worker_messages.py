@@ -63,6 +63,13 @@ class WakeRequest(msgspec.Struct, frozen=True, tag=True):
     tags: tuple[SleepTag, ...]
 
 
+class HeadRequest(msgspec.Struct, frozen=True, tag=True):
+    """Drop all requests and draft with another head; answered by `SleepReply`."""
+
+    ticket: int
+    folder: str
+
+
 class AdapterRequest(msgspec.Struct, frozen=True, tag=True):
     """Check an adapter; answered by `AdapterReply`."""
 
@@ -133,7 +140,7 @@ class SleepReply(msgspec.Struct, frozen=True, tag=True):
     reason: str  # empty if it is what was wanted
 
 
-_Orders = StatsRequest | FlushRequest | SleepRequest | WakeRequest | AdapterRequest
+_Orders = StatsRequest | FlushRequest | SleepRequest | WakeRequest | HeadRequest | AdapterRequest
 ToWorker = Submit | Abort | _Orders | StartOver
 FromLoadedWorker = StepUpdates | StepFailed | StatsReply | SleepReply | AdapterReply
 FromWorker = LoadProgress | Ready | LoadFailed | FromLoadedWorker

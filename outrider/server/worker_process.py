@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import msgspec
 import zmq
 
 from outrider.config.early_ranks import EarlyRanks, num_early_ranks
-from outrider.config.owner_life import kill_with_owner
+from outrider.config.owner_life import exit_with_owner, kill_with_owner
 from outrider.config.process_heap import bound_code_cache, release_free_memory, resident_bytes
 from outrider.config.threads import choose_wait_policy
 from outrider.engine.parallel_engine import AnyEngine
@@ -25,6 +24,7 @@ from outrider.server.worker_messages import (
     AdapterRequest,
     FlushRequest,
     FromWorker,
+    HeadRequest,
     LoadFailed,
     LoadProgress,
     Ready,
@@ -114,7 +114,7 @@ class Worker:
             self._add(message.submission, message.emitted)
         elif isinstance(message, Abort):
             self._engine.abort(message.request_id)
-        elif isinstance(message, SleepRequest | WakeRequest):
+        elif isinstance(message, SleepRequest | WakeRequest | HeadRequest):
             self._send(self._sleep_or_wake(message))
         elif isinstance(message, AdapterRequest):
             self._send(AdapterReply(message.ticket, self._refusal_of(message.adapter)))
@@ -131,12 +131,14 @@ class Worker:
             return str(error)
         return ""
 
-    def _sleep_or_wake(self, message: SleepRequest | WakeRequest) -> SleepReply:
+    def _sleep_or_wake(self, message: SleepRequest | WakeRequest | HeadRequest) -> SleepReply:
         began_s, reason = time.monotonic(), ""
         with self._board.loading():
             try:
                 if isinstance(message, SleepRequest):
                     self._engine.sleep(message.level)
+                elif isinstance(message, HeadRequest):
+                    self._engine.use_head(message.folder)
                 else:
                     self._engine.wake_up(message.tags)
             except OutriderError as error:
@@ -198,7 +200,7 @@ def run_worker() -> int:
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
     config.log.install("worker")
     kill_with_owner(sys.stdin.fileno())
-    threading.Thread(target=_exit_with_the_server, daemon=True).start()
+    exit_with_owner(sys.stdin.fileno())
     board = WorkerBoard(Path(config.board))
     board.start()
     socket = zmq.Context().socket(zmq.PAIR)
@@ -248,17 +250,6 @@ def _exit_with_the_ranks() -> None:
     """
     time.sleep(_LOSS_S)
     os._exit(DEVICE_LOST)
-
-
-def _exit_with_the_server() -> None:
-    """A server that was killed sends no message, but its end of standard input closes.
-
-    This is for systems without `kill_with_owner`, and for a server that ended before that call.
-    Without a buffer: its lock would abort the interpreter if the worker ends first.
-    """
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,39 +1,26 @@
 """Drafts with a block-parallel model: one forward pass, then a tree from what its slots predict."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 import torch
 
-from outrider.kv.kv_pool import KVPool
-from outrider.models.block_model import BlockModel
-from outrider.ops.sampling.top_tokens import TopTokens
+from outrider.kv.kv_pool import ModelPool
+from outrider.models.block_model import AnyBlockModel
 from outrider.ops.tree.accepted_states import accepted_states
 from outrider.ops.tree.block_slots import block_slots
-from outrider.ops.tree.candidates import Frontier
 from outrider.ops.tree.chain import chain, single_node
-from outrider.ops.tree.draft_hidden_states import (
-    gather_accepted,
-    root_frontier,
-    store_hidden_states,
-)
+from outrider.ops.tree.draft_hidden_states import gather_accepted, store_hidden_states
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
-from outrider.sampling.draft_topk import likely_samples, likely_tokens
 from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.block_plans import BlockPlanner, BlockPlans
 from outrider.spec.choose_tree import TreeChooser
-from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.drafter import BaseDrafter
-from outrider.spec.grow_tree import grow, room_for
-from outrider.step.attention_backend import AttentionBackend
+from outrider.spec.slot_candidates import SlotProposer
+from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.fill_plan import fill, place_queries
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
-
-_MOST_AT_ONCE = 256  # rows of logits
 
 
 class BlockDrafter(BaseDrafter):
@@ -45,13 +32,14 @@ class BlockDrafter(BaseDrafter):
 
     def __init__(
         self,
-        model: BlockModel,
+        model: AnyBlockModel,
         *,
-        kv: KVPool,
-        attention: AttentionBackend,
+        kv: ModelPool,
+        attention: AttentionPlanner,
         sampling: SamplingTable,
         facts: DraftFacts,
         largest: StepShape,
+        chooser: TreeChooser,
     ) -> None:
         super().__init__(facts, model.facts.aux_layers)
         self._model = model
@@ -62,26 +50,23 @@ class BlockDrafter(BaseDrafter):
         width = model.facts.width if model.block.reads_state else 0
         self._hidden_states = torch.zeros(rows, width, dtype=kv.layout.dtype, device=device)
         self._planner = BlockPlanner(attention, largest, model=model, device=device)
-        self._chooser = TreeChooser(device)
+        self._proposer = SlotProposer(model, sampling)
+        self._chooser = chooser
 
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> BlockPlans:
-        return self._planner.bind(shape, decode, chunk)
+        return self._planner.bind(shape.without_adapters(), decode, chunk)
 
     def forget(self) -> None:
         self._hidden_states.zero_()  # padding reads row 0, which only padding overwrites
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
-        """Run the block of every row, then grow its tree slot by slot."""
+        """Run the block of every row. Its tree has the best nodes of what the slots propose."""
         tree, decode, block = plan.shape.tree, plan.decode, self._model.block
         root = table.last_tokens.index_select(0, decode.rows)
         if tree.nodes == 1 or not tree.steps:
             return single_node(root)
         states = self._run_block(plan, root, table)[:, block.first : block.first + tree.steps]
-        tips, slots = root_frontier(decode, root), DraftSlots(tree=tree)
-        candidates = room_for(tree, root)
-        for depth, logits in enumerate(self._logits(states), start=1):
-            top = self._top_tokens(plan, tips, logits, states[:, depth - 1])
-            tips = grow(tips, top, decode, candidates=candidates, slots=slots, depth=depth)
+        candidates = self._proposer.candidates(plan, root, states)
         # The noise makes a drafter sure of other tokens, so sampled rows are measured apart.
         temperatures = self._sampling.temperature
         return self._chooser.choose(
@@ -160,60 +145,6 @@ class BlockDrafter(BaseDrafter):
             attention=self._attention,
             page_size=self._kv.layout.page_size,
         )
-
-    def _logits(
-        self, states: torch.Tensor
-    ) -> Iterator[torch.Tensor]:  # [rows, steps, width] -> [rows, draft_vocab] of each step
-        """Logits of all slots at once, so that lm_head is read once, unless they take much room."""
-        model, first, (rows, steps, _) = self._model, self._model.block.first, states.shape
-        if rows * steps <= _MOST_AT_ONCE:
-            yield from model.logits(states, first).unbind(1)
-            return
-        for step in range(steps):
-            yield model.logits(states[:, step : step + 1], first + step).squeeze(1)
-
-    def _top_tokens(
-        self,
-        plan: StepPlan,
-        tips: Frontier,
-        logits: torch.Tensor,  # [rows, draft_vocab]
-        states: torch.Tensor,  # [rows, width] of the slot that predicts this depth
-    ) -> TopTokens:  # of n = rows * branches
-        """The tokens most likely to be the target's after each tip."""
-        model, before = self._model, tips.nodes.tokens
-        rows, branches = plan.decode.rows, before.shape[1]
-        if not model.is_conditional:  # all tips of a row have the same children
-            top = self._best(plan, logits, rows, tips.positions[:, 0])
-            top = TopTokens(
-                logprobs=_for_each(top.logprobs, branches), tokens=_for_each(top.tokens, branches)
-            )
-        else:
-            states = _for_each(states, branches)
-            logits = _for_each(logits, branches) + model.bias(states, before.flatten())
-            top = self._best(plan, logits, _for_each(rows, branches), tips.positions.flatten())
-        if plan.shape.tree.topk > 1:
-            return top
-        chances = model.confidence(states, before.flatten())
-        return top if chances is None else replace(top, logprobs=chances[:, None])
-
-    def _best(
-        self,
-        plan: StepPlan,
-        logits: torch.Tensor,  # [n, draft_vocab]
-        rows: torch.Tensor,  # [n] of the table
-        positions: torch.Tensor,  # [n] of the drafted tokens
-    ) -> TopTokens:
-        topk, ids = plan.shape.tree.topk, self._model.target_ids
-        if not plan.shape.sampling_flags.noise:
-            return likely_tokens(logits, ids, topk)
-        return likely_samples(
-            logits, ids, topk, table=self._sampling, rows=rows, positions=positions
-        )
-
-
-def _for_each(x: torch.Tensor, branches: int) -> torch.Tensor:  # [n, ...] -> [n * branches, ...]
-    """Every row of `x` as often as a row has tips."""
-    return x if branches == 1 else x.repeat_interleave(branches, dim=0)
 
 
 def _plans_of(plan: StepPlan) -> BlockPlans:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from outrider.models.block_model import BlockModel, SlotPlans
+from outrider.models.block_model import AnyBlockModel, SlotPlans
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
 from outrider.spec.draft_plans import NO_CHUNKS, no_chunks, tree_of_width
 from outrider.step.arena import Arena
@@ -33,7 +33,7 @@ class BlockPlanner:
         attention: AttentionPlanner,
         largest: StepShape,
         *,
-        model: BlockModel,
+        model: AnyBlockModel,
         device: torch.device,
     ) -> None:
         block = self._block = model.block

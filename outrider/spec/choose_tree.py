@@ -1,4 +1,4 @@
-"""The tree of every row from the candidates of a round; steps that share drafts learn from it."""
+"""The tree of every row from the candidates of a round, and what its acceptance teaches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,14 +8,17 @@ import torch
 from outrider.ops.tree.acceptance_table import (
     calibrate_,
     count_accepted_,
+    counts_for_little,
+    entries_of,
     make_acceptance_table,
 )
 from outrider.ops.tree.candidates import Candidates, SelectedTree
 from outrider.ops.tree.draft_tree import DraftTree, VerifyResult
+from outrider.ops.tree.limit_children import limit_children_
 from outrider.ops.tree.select_nodes import select_nodes
 from outrider.ops.tree.share_nodes import share_nodes
-from outrider.spec.graft_paths import limit_children_
 from outrider.step.plan import StepPlan
+from outrider.wire.draft_budget import FEWEST_SHARING
 
 Kinds = Callable[[], torch.Tensor]  # [rows] int64: which rows are measured together
 
@@ -31,10 +34,15 @@ class _Drafted:
 class TreeChooser:
     """Owns the measured chances of drafts. Scores of one drafter are compared without them, unless
     a step is ragged: other steps verify all that their rows may draft.
+
+    Where counting takes little time, those steps count as well. So the first step that shares
+    drafts knows which ones were accepted before.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, learns_alike: bool = False) -> None:
         self._table = make_acceptance_table(device)
+        # Whether steps of enough rows count that draft alike: steps that share may follow.
+        self._learns_alike = learns_alike and counts_for_little(device)
         self._drafted: _Drafted | None = None  # inside a step whose drafts are measured
 
     def choose(
@@ -42,11 +50,15 @@ class TreeChooser:
     ) -> DraftTree:  # root [rows]
         """The best candidates: of each row, or of all rows where a step cannot run all of them."""
         shape = plan.shape
-        if not shape.ragged:
+        is_counted = shape.ragged or (self._learns_alike and shape.rows >= FEWEST_SHARING)
+        if not is_counted:
             self._drafted = None
             return select_nodes(root, candidates, plan.decode.budgets, shape.tree).tree
-        by_candidate = kinds()[:, None].expand_as(candidates.parents)
-        entries = calibrate_(candidates, by_candidate, self._table, steps=shape.tree.steps)
+        by_candidate, steps = kinds()[:, None].expand_as(candidates.parents), shape.tree.steps
+        if shape.ragged:
+            entries = calibrate_(candidates, by_candidate, self._table, steps=steps)
+        else:
+            entries = entries_of(candidates, by_candidate, self._table, steps=steps)
         return self._select(plan, root, candidates, entries)
 
     def choose_measured(

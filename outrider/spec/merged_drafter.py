@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from outrider.ops.tree.chain import single_node
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
+from outrider.ops.tree.graft_paths import NUM_SOURCES, graft
 from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.drafter import WrappedDrafter
-from outrider.spec.graft_paths import NUM_SOURCES, graft
 from outrider.spec.grow_tree import level_numbers
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.text_lookup import TextLookup
@@ -63,8 +63,9 @@ class MergedDrafter(WrappedDrafter):
         found = self._lookup.search(plan)
         root, candidates = self._model.grow_candidates(plan, table, steps=steps)
         levels = [level_numbers(depth, tree.topk) for depth in range(1, steps + 1)]
-        merged = graft(candidates, levels, found, decode.budgets)
-        kinds = merged.sources + NUM_SOURCES * self._model.sampled_rows(plan)[:, None]
+        is_sampled = self._model.sampled_rows(plan)
+        merged = graft(candidates, levels, found, decode.budgets, is_sampled)
+        kinds = merged.sources + NUM_SOURCES * is_sampled[:, None]
         return self._chooser.choose_measured(plan, root, merged.candidates, kinds)
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:

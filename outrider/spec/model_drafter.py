@@ -6,6 +6,7 @@ import torch
 
 from outrider.kv.kv_pool import ModelPool
 from outrider.models.draft_model import AnyDraftModel
+from outrider.ops.graph_break import graph_break
 from outrider.ops.sampling.top_tokens import TopTokens
 from outrider.ops.tree.candidates import Candidates, Frontier
 from outrider.ops.tree.chain import chain, single_node
@@ -24,8 +25,9 @@ from outrider.spec.draft_plans import DraftPlanner, DraftPlans
 from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.drafter import BaseDrafter
 from outrider.spec.grow_tree import grow, room_for
+from outrider.spec.postponed_steps import PostponedSteps, can_postpone
 from outrider.step.attention_backend import AttentionPlanner
-from outrider.step.fill_plan import fill, place_queries
+from outrider.step.fill_plan import fill, fill_adapters, place_queries
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
@@ -35,8 +37,8 @@ from outrider.wire.runner_facts import DraftFacts
 class ModelDrafter(BaseDrafter):
     """Owns the draft model's KV and, per row, the hidden state with which a round can begin.
 
-    The draft model's KV covers every decided token after every step. What only a round needs is
-    computed when a round begins, so a step that drafts nothing does not pay for it.
+    The draft model's KV covers every decided token when a round begins. What only a round needs is
+    computed when it begins, so a step that drafts nothing does not pay for it.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class ModelDrafter(BaseDrafter):
         sampling: SamplingTable,
         facts: DraftFacts,
         largest: StepShape,
+        chooser: TreeChooser,
     ) -> None:
         super().__init__(facts, model.facts.aux_layers)
         self._model = model
@@ -58,13 +61,20 @@ class ModelDrafter(BaseDrafter):
         width, dtype = model.facts.width, kv.layout.dtype
         self._hidden_states = torch.zeros(rows, width, dtype=dtype, device=device)
         self._planner = DraftPlanner(attention, largest, device)
-        self._chooser = TreeChooser(device)
+        self._chooser = chooser
+        # None: the draft model reads every step at once.
+        self._postponed: PostponedSteps | None = None
+        if can_postpone(model.facts, device):
+            self._postponed = PostponedSteps(self._read_steps)
 
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlans:
-        return self._planner.bind(shape, decode, chunk)
+        own = shape if self._model.facts.has_adapters else shape.without_adapters()
+        return self._planner.bind(own, decode, chunk)
 
     def forget(self) -> None:
         self._hidden_states.zero_()  # padding reads row 0, which only padding overwrites
+        if self._postponed is not None:
+            self._postponed.drop()
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """The best nodes of all that were grown."""
@@ -85,6 +95,7 @@ class ModelDrafter(BaseDrafter):
         """Node 0 of each row [rows], and what grows from its hidden state: `steps` selections and
         `steps` - 1 forwards.
         """
+        self._read_postponed(plan)
         tree, decode = replace(plan.shape.tree, steps=steps), plan.decode
         tips, states = self._start(plan, table)
         root, slots = tips.nodes.tokens.squeeze(1), DraftSlots(tree=tree)
@@ -116,6 +127,11 @@ class ModelDrafter(BaseDrafter):
         """Catch up with what the target decided, on the target's aux hidden states."""
         self._chooser.learn(plan, outcome.verify_result)
         catch_up = _plans_of(plan).catch_up
+        if self._postponed is not None and _is_plain(plan.shape):
+            emitted, aux = outcome.verify_result.emitted, outcome.aux_hidden_states
+            graph_break(self._postponed.add, plan, emitted, aux, catch_up)
+            return
+        self._read_postponed(plan)
         accepted = gather_accepted(
             outcome,
             plan.decode,
@@ -132,6 +148,17 @@ class ModelDrafter(BaseDrafter):
             self._run_bonus(plan, outcome, table)
         else:
             self._store(plan, outcome, after, ends)
+
+    def _read_postponed(self, plan: StepPlan) -> None:
+        """Read the plain steps that wait, before the draft model's KV is read or written."""
+        if self._postponed is not None:
+            graph_break(self._postponed.read, _plans_of(plan).catch_up)
+
+    def _read_steps(
+        self, plan: StepPlan, aux_hidden_states: torch.Tensor, last_rows: torch.Tensor
+    ) -> None:
+        after = self._model.catch_up(plan, aux_hidden_states, self._kv, self._attention)
+        self._hidden_states.index_copy_(0, last_rows, after[-last_rows.shape[0] :])
 
     def _run_bonus(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Run the token after each chunk, for a whole model: a head reads it with the chunk."""
@@ -188,6 +215,7 @@ class ModelDrafter(BaseDrafter):
             place_queries(plan, tree, table=table, page_size=page_size)
         else:
             fill(plan, tree, table=table, attention=self._attention, page_size=page_size)
+        fill_adapters(plan, table)
         return self._model.catch_up(plan, aux_hidden_states, self._kv, self._attention)
 
     def _run(
@@ -207,6 +235,7 @@ class ModelDrafter(BaseDrafter):
             page_size=self._kv.layout.page_size,
             first_node=first_node,
         )
+        fill_adapters(plan, table)
         return self._model.forward(plan, before, self._kv, self._attention)
 
     def _top_tokens(
@@ -226,6 +255,11 @@ class ModelDrafter(BaseDrafter):
         return likely_samples(
             logits, ids, topk, table=self._sampling, rows=rows, positions=positions
         )
+
+
+def _is_plain(shape: StepShape) -> bool:
+    """Whether a step drafts nothing and reads no prompt."""
+    return shape.nodes == 1 and bool(shape.rows) and not shape.chunk.rows
 
 
 def _plans_of(plan: StepPlan) -> DraftPlans:

@@ -61,7 +61,7 @@ class ModuleDrafter(BaseDrafter):
         return (pairs.tokens, pairs.aux_hidden_states, self._pairs.num)
 
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftWindowPlan:
-        return self._planner.bind(shape, decode, chunk)
+        return self._planner.bind(shape.without_adapters(), decode, chunk)
 
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         """A new request has no pairs yet: rows from the prefix cache are never stale."""

@@ -9,9 +9,10 @@ from torch.nn import functional
 from outrider.ops.tree.candidates import Candidates
 from outrider.ops.tree.chain import single_node
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
+from outrider.ops.tree.text_paths import FoundPaths, join_paths
 from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.drafter import ModelessDrafter
-from outrider.spec.text_lookup import FoundPaths, TextLookup, join_paths
+from outrider.spec.text_lookup import TextLookup
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.wire.runner_facts import DraftFacts

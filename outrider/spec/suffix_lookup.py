@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 import torch
 
+from outrider.ops.tree.find_occurrences import NgramMatch, find_occurrences
+from outrider.ops.tree.text_paths import FoundPaths
 from outrider.spec.shared_text import LONGEST_MATCH, SharedText
-from outrider.spec.text_lookup import FoundPaths, NgramMatch, TextLookup, find, follow
+from outrider.spec.text_lookup import TextLookup, follow
 from outrider.spec.text_table import PredictionTable, TextTable
 from outrider.step.plan import StepPlan
 from outrider.wire.scheduled_batch import FinishedText, RowAdmission
@@ -47,7 +49,7 @@ class SuffixLookup(TextLookup):
     def _search(self, plan: StepPlan, text: torch.Tensor, lengths: torch.Tensor) -> FoundPaths:
         """Paths out of the row's own text, then out of finished ones."""
         steps, last = plan.shape.tree.steps, tokens_before(text, lengths[:, None]).squeeze(1)
-        own = find(text, lengths, self._match)
+        own = find_occurrences(text, lengths, self._match)
         longer = _num_equal(tokens_before(text, own.ends), last)
         shared = self._shared.look_up(plan.decode.rows, last, steps=steps, most=_SHARED_PATHS)
         matched = torch.cat([longer * (own.matched > 0), shared.matched], dim=1)

@@ -11,9 +11,18 @@ class Arena:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._buffers: dict[str, torch.Tensor] = {}
+        self._prefix = ""  # of all names
+
+    def part(self, name: str) -> "Arena":
+        """The same arena for another user of the same names: its own begin with `name`."""
+        part = Arena(self.device)
+        part._buffers = self._buffers
+        part._prefix = f"{self._prefix}{name}."
+        return part
 
     def reserve(self, name: str, numel: int, dtype: torch.dtype) -> None:
         """Reserve memory for the largest view that will ever be bound under this name."""
+        name = self._prefix + name
         assert name not in self._buffers, f"{name} is reserved once, before the first plan"
         self._buffers[name] = zeroed(numel, dtype=dtype, device=self.device)
 
@@ -22,7 +31,7 @@ class Arena:
         numel = 1
         for size in shape:
             numel *= size
-        buffer = self._buffers[name]
+        buffer = self._buffers[self._prefix + name]
         assert numel <= buffer.numel(), f"{name}: {shape} exceeds what was reserved"
         return buffer[:numel].view(shape)
 

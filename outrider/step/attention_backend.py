@@ -21,6 +21,7 @@ class AttentionScope:
     queries: torch.Tensor  # [rows, nodes] int64 query token of each node, -1 if it does not run
     chunk: ChunkRows
     page_table: torch.Tensor  # [table_rows, max_pages] int64
+    window_table: torch.Tensor  # the same for layers with pages of their own; or [table_rows, 0]
     first_node: int = 0  # index of the first node: earlier draft levels stored those before it
 
 
@@ -59,6 +60,17 @@ class AttentionPlanner(Protocol):
 
 class AttentionBackend(AttentionPlanner, Protocol):
     """One backend for every kind of row: decode rows under a bitmask, chunks causally."""
+
+    def write_slots(
+        self,
+        plan: AttentionPlan,
+        slots: torch.Tensor,  # [num_query] of the step's plan; on page 0 for padding
+    ) -> torch.Tensor:  # [num_query]
+        """Where a layer writes the KV of every query token before it calls `run`.
+
+        Backends that plan all of a step when it is filled return the slots of the plan.
+        """
+        ...
 
     def run(
         self,

@@ -98,6 +98,11 @@ def record_event_here(device: torch.device) -> DeviceEvent:
     return CudaEvent(torch.cuda.current_stream(device)) if device.type == "cuda" else HostEvent()
 
 
+def is_host(device: torch.device) -> bool:
+    """Whether steps run in the calling thread, so that it can decide in the middle of a step."""
+    return device.type == "cpu"
+
+
 def open_device_stream(device: torch.device) -> DeviceStream:
     """The stream on which a device runs steps."""
     return CudaStream(device) if device.type == "cuda" else HostStream()

@@ -1,5 +1,7 @@
 """The device's part of a plan: everything that follows from true lengths and the draft tree."""
 
+from dataclasses import replace
+
 import torch
 
 from outrider.ops.tree.draft_tree import DraftTree
@@ -38,6 +40,7 @@ def fill(
         queries=queries,
         chunk=plan.chunk,
         page_table=table.pages,
+        window_table=table.window_pages,
         first_node=first_node,
     )
     attention.fill(plan.attention, scope)
@@ -47,16 +50,21 @@ def place_queries(
     plan: StepPlan, tree: DraftTree, *, table: RowTable, page_size: int, first_node: int = 0
 ) -> None:
     """Write all but the attention part: enough to write the KV of the query tokens."""
-    fill_queries(
-        tree,
-        plan.decode,
-        plan.chunk,
-        pages=table.pages,
-        queries=plan.queries,
-        sampled=plan.sampled,
-        page_size=page_size,
-        first_node=first_node,
-    )
+    of_tables = [(table.pages, plan.queries)]
+    if plan.queries.window_slots.shape[0]:  # only slots differ
+        own = replace(plan.queries, slots=plan.queries.window_slots)
+        of_tables.append((table.window_pages, own))
+    for pages, queries in of_tables:
+        fill_queries(
+            tree,
+            plan.decode,
+            plan.chunk,
+            pages=pages,
+            queries=queries,
+            sampled=plan.sampled,
+            page_size=page_size,
+            first_node=first_node,
+        )
 
 
 def fill_adapters(plan: StepPlan, table: RowTable) -> None:

@@ -41,11 +41,20 @@ class NoDraftBinder:
 class Binder:
     """Makes the plans of one model, target or draft, from views of its arena."""
 
-    def __init__(self, arena: Arena, attention: AttentionPlanner, largest: StepShape) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        attention: AttentionPlanner,
+        largest: StepShape,
+        *,
+        has_windows: bool = False,  # layers with a sliding window have pages of their own
+    ) -> None:
         self._arena = arena
         self._attention = attention
+        self._has_windows = has_windows
         for name in ("tokens", "positions", "slots", "adapters"):
             arena.reserve(f"queries.{name}", largest.num_query, torch.int64)
+        arena.reserve("queries.window_slots", largest.num_query * has_windows, torch.int64)
         arena.reserve("queries.of_nodes", largest.num_nodes, torch.int64)
         for name in ("index", "rows", "positions"):
             arena.reserve(f"sampled.{name}", largest.num_sampled, torch.int64)
@@ -68,6 +77,7 @@ class Binder:
                 tokens=arena.view("queries.tokens", query),
                 positions=arena.view("queries.positions", query),
                 slots=arena.view("queries.slots", query),
+                window_slots=arena.view("queries.window_slots", query * self._has_windows),
                 of_nodes=arena.view("queries.of_nodes", shape.rows, shape.nodes),
                 adapters=arena.view(
                     "queries.adapters", query if shape.sampling_flags.adapters else 0
@@ -113,8 +123,9 @@ class Planner:
         self._plans: dict[StepShape, StepPlan] = {}
         self._latest: StepPlan | None = None  # bound last; comparing is faster than hashing
         self._staged: tuple[object, ...] = ()  # shape and rows of the inputs on the device
-        self._binder = Binder(arena, attention, largest)
-        most_grants = table.pages.numel()  # every page of every row at once
+        has_windows = table.window_pages.numel() > 0
+        self._binder = Binder(arena, attention, largest, has_windows=has_windows)
+        most_grants = table.num_entries  # every page of every row at once
         most_inputs = sum(_input_sizes(replace(largest, has_embeds=True, has_axes=has_axes)))
         arena.reserve("inputs", most_inputs + 2 * most_grants, torch.int64)
         arena.reserve("lengths", largest.rows, torch.int64)
@@ -181,7 +192,7 @@ class Planner:
         if not shape.has_embeds:
             return NO_INPUT_EMBEDS
         assert self._embeds is not None, "requests with embeddings are refused"
-        return InputEmbeds(vectors=self._embeds.view(shape), is_embedded=is_embedded)
+        return self._embeds.bind(shape, is_embedded)
 
     def null(self, shape: StepShape) -> StepPlan:
         """The plan of a shape whose rows are all padding, for dummy runs."""
@@ -205,7 +216,7 @@ class Planner:
             parts += _pack(batch, plan.shape)
             if self._embeds is not None and plan.shape.has_embeds:
                 self._embeds.stage(batch.chunks, plan.shape)
-        grants = self._table.entries(batch.grants)
+        grants = self._table.entries(batch.grants, batch.window_grants)
         if grants:
             parts.append(np.array(grants, dtype=np.int64))
         if parts:

@@ -80,12 +80,15 @@ class StepShape:
         return self.tree.nodes
 
     def for_drafts(self) -> "StepShape":
-        """The shape for the plans of a draft model: only the target has adapters and embeddings.
+        """The shape for the plans of a draft model: only the target has embeddings.
 
         In place of an embedding a draft model reads the id that stands there.
         """
-        flags = replace(self.sampling_flags, adapters=False)
-        return replace(self, sampling_flags=flags, has_embeds=False, has_axes=False)
+        return replace(self, has_embeds=False, has_axes=False)
+
+    def without_adapters(self) -> "StepShape":
+        """The shape for the plans of a model that takes none."""
+        return replace(self, sampling_flags=replace(self.sampling_flags, adapters=False))
 
     @property
     def num_nodes(self) -> int:

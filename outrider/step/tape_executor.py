@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from outrider.ops.graph_break import Call, handle_breaks
+from outrider.ops.graph_break import Call, call_now, handle_breaks
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape
 
@@ -46,7 +46,7 @@ class _TapeCapture(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def on_break(self, call: Call, *args: Any) -> None:
         """Make the call of a graph break and capture it as one call, without its operations."""
-        with _disable_current_modes():
+        with _disable_current_modes(), handle_breaks(call_now):  # a break inside is part of it
             call(*args)
         self.operations.append(_Operation(call, args, {}, ()))
 

@@ -8,6 +8,7 @@ from outrider.train.batches import TrainingBatch
 from outrider.train.loss import overlap
 from outrider.train.packed_target import Teacher
 from outrider.train.packing import AHEAD
+from outrider.train.training_head import DraftLogits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,7 @@ class TrainingMetrics:
     overlap: tuple[float, ...]  # sum of min(p, q) over the vocabulary at temperature 1
     accept_length: float  # of a greedy chain, counted per anchor; 1 without greedy answers
     accept_length_sampled: float  # of the best chain rule at temperature 1, an estimate
+    confidence: tuple[float, ...]  # mean estimate of the overlap, by a head that makes one
 
 
 class AcceptanceMeter:
@@ -30,11 +32,13 @@ class AcceptanceMeter:
 
     def __init__(self, ids: torch.Tensor, *, depth: int) -> None:  # ids [draft_vocab]
         self._ids = ids
-        # Columns: trained rows, agreement, overlap, accepted if greedy, accepted if sampled.
-        self._sums = torch.zeros(depth, 5, dtype=torch.float64, device=ids.device)
+        # Columns: trained rows, agreement, overlap, accepted if greedy, accepted if sampled, and
+        # the confidence.
+        self._sums = torch.zeros(depth, 6, dtype=torch.float64, device=ids.device)
         self._rounds = torch.zeros((), dtype=torch.float64, device=ids.device)
         self._loss = torch.zeros((), dtype=torch.float64, device=ids.device)
         self._num_batches = 0
+        self._has_confidence = False
         # [batch * length] of the current batch: 1 while all greedy drafts of an anchor are right,
         # and the probability that sampled drafts are accepted up to here.
         self._alive = ids.new_zeros(0)
@@ -50,11 +54,12 @@ class AcceptanceMeter:
     def add(
         self,
         depth: int,
-        logits: torch.Tensor,  # [trained, draft_vocab]
+        draft: DraftLogits,
         batch: TrainingBatch,
         teacher: Teacher,
     ) -> None:
         """Count the drafts of one depth."""
+        logits, self._has_confidence = draft.tokens, draft.confidence.shape[1] > 0
         rows, teacher_index = batch.anchors.rows[depth], batch.anchors.teacher_index[depth]
         drafts = self._ids.index_select(0, logits.argmax(-1))
         agreed = drafts == teacher.best.index_select(0, teacher_index)
@@ -64,7 +69,8 @@ class AcceptanceMeter:
         share = self._share.index_select(0, rows) * shared
         self._alive = torch.zeros_like(self._alive).index_copy_(0, rows, alive)
         self._share = torch.zeros_like(self._share).index_copy_(0, rows, share)
-        counts = (torch.ones_like(shared), agreed, shared, alive, share)
+        confidence = draft.confidence.sigmoid().sum(1)  # 0 without one
+        counts = (torch.ones_like(shared), agreed, shared, alive, share, confidence)
         self._sums[depth] += torch.stack([each.sum(dtype=torch.float64) for each in counts])
 
     def end(self, loss: torch.Tensor) -> None:
@@ -82,4 +88,5 @@ class AcceptanceMeter:
             overlap=tuple((sums[:, 2] / trained).tolist()),
             accept_length=1.0 + float(sums[:, 3].sum()) / rounds,
             accept_length_sampled=1.0 + float(sums[:, 4].sum() / trained[0]),
+            confidence=tuple((sums[:, 5] / trained).tolist()) if self._has_confidence else (),
         )

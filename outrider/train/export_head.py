@@ -11,7 +11,8 @@ from outrider.errors import ConfigError
 from outrider.hub.atomic_folder import staged
 from outrider.models.dflash.dflash_dialects import is_dflash_config
 from outrider.models.dflash.dflash_tensors import MASK_FILE, MASK_VECTOR
-from outrider.models.eagle.head_tensors import LAYER
+from outrider.models.eagle.head_tensors import LAYER, MASK_STATE
+from outrider.models.eagle.peagle_fields import is_peagle_config
 from outrider.models.model_config import read_config
 from outrider.train.checkpoints import TrainingCheckpoint
 from outrider.train.head_design import ExportFormat, design_config, speculators_fields, token_maps
@@ -32,7 +33,7 @@ def export_head(
     if folder.exists():
         raise ConfigError(f"{folder} exists already; remove it or choose another folder")
     fields = _fields(checkpoint, target_folder, format)
-    tensors = _tensors(checkpoint, format, dtype)
+    tensors = _tensors(checkpoint, target_folder, format, dtype)
     mask = tensors.pop(MASK_VECTOR, None)
     content = save(tensors, metadata={"format": "pt"})
     with staged(folder) as partial:
@@ -48,7 +49,7 @@ def _fields(
     checkpoint: TrainingCheckpoint, target_folder: Path, format: ExportFormat
 ) -> dict[str, Any]:
     fields: dict[str, Any] = checkpoint.facts["fields"]
-    if is_dflash_config(fields) and format != "eagle3":
+    if (is_dflash_config(fields) or is_peagle_config(fields)) and format != "eagle3":
         raise ConfigError("heads that draft blocks are exported in their own layout; omit --format")
     if format == "eagle3":
         return fields
@@ -62,7 +63,7 @@ def _fields(
 
 
 def _tensors(
-    checkpoint: TrainingCheckpoint, format: ExportFormat, dtype: str
+    checkpoint: TrainingCheckpoint, target_folder: Path, format: ExportFormat, dtype: str
 ) -> dict[str, torch.Tensor]:
     weights = {
         name.removeprefix("weights."): tensor.to(_TYPES[dtype])
@@ -73,4 +74,6 @@ def _tensors(
         return weights  # they score with the target's lm_head
     if format == "eagle3":
         weights = {name.replace(LAYER, "midlayer."): each for name, each in weights.items()}
-    return weights | token_maps(checkpoint.ids, checkpoint.facts["fields"]["vocab_size"])
+    if MASK_STATE in weights:
+        weights[MASK_STATE] = weights[MASK_STATE][None]  # vLLM's parameter is a row
+    return weights | token_maps(checkpoint.ids, read_config(target_folder).vocab_size)

@@ -14,7 +14,11 @@ from outrider.train.answers import answer_all, plan_tasks, read_complete_documen
 from outrider.train.conversations import TrainingConversation, read_conversations
 from outrider.train.dialogue import AnswerSampling
 from outrider.train.documents import Document, read_documents
+from outrider.train.text_prompts import text_conversations
 from outrider.train.training_log import log_line
+from outrider.train.user_turns import TurnSampling, write_turns
+
+_MOST_TURNS = 50_000  # in one file; the time ends before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,14 @@ class AnswerGenerator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPrompts:
+    """How long the target writes prompts itself, and answers prompts about its own texts."""
+
+    turns_s: float = 0.0  # before the prompts of files are answered, which wait for it
+    texts_s: float = 0.0  # after that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerSource:
     """Where answers come from."""
 
@@ -66,6 +78,13 @@ class AnswerSource:
     answers: tuple[Path, ...]  # files with answers; empty: answers are generated
     sampling: AnswerSampling
     part: AnswerPart = AnswerPart()
+    own: OwnPrompts = OwnPrompts()
+
+    @property
+    def own_seed(self) -> int:
+        """Of prompts that are not in a file. It differs between parts."""
+        part = self.part
+        return zlib.crc32(f"{self.sampling.seed}/{part.number}/{part.of}".encode()) % 10**6
 
 
 def gather_answers(
@@ -78,20 +97,57 @@ def gather_answers(
     max_context = min(source.sampling.max_context, generator.max_context)
     sampling = replace(source.sampling, max_context=max_context)
     conversations = [each for file in source.prompts for each in read_conversations(file)]
-    tasks = plan_tasks(source.part.share(conversations), sampling, done)
-    if is_complete or not tasks:
+    conversations = source.part.share(conversations)
+    has_own = source.own.turns_s > 0 or source.own.texts_s > 0
+    if is_complete or not (has_own or plan_tasks(conversations, sampling, done)):
         return done
     llm = generator.start(sampling.max_context)
-    with batch_bar(len(tasks)) as on_answer:
-        skipped = answer_all(
-            llm.frontend,
-            tasks,
-            sampling,
-            path,
-            max_in_flight=2 * generator.rows,
-            on_answer=on_answer,
+    if source.own.turns_s:
+        conversations += _own_turns(llm, source, path, max_in_flight=2 * generator.rows)
+    skipped = _answer(llm, conversations, sampling, path, max_in_flight=2 * generator.rows)
+    if source.own.texts_s:
+        texts = text_conversations(
+            read_documents(path),
+            lambda tokens: llm.frontend.tokenizer.decode(list(tokens), skip_special=True),
+            seed=source.own_seed,
+            max_tokens=sampling.max_context // 2,
         )
+        sampling = replace(sampling, limit_s=source.own.texts_s)
+        skipped += _answer(llm, texts, sampling, path, max_in_flight=2 * generator.rows)
     documents = read_documents(path)
     num_tokens = sum(each.num_answer_tokens for each in documents)
     log_line(f"{len(documents)} documents with {num_tokens} answered tokens; {skipped} did not fit")
     return documents
+
+
+def _own_turns(
+    llm: LLM, source: AnswerSource, path: Path, *, max_in_flight: int
+) -> list[TrainingConversation]:
+    """User turns that the target writes, in a file beside that of the answers."""
+    turns = path.with_suffix(".turns.jsonl")
+    sampling = TurnSampling(
+        count=_MOST_TURNS,
+        temperature=1.0,
+        max_tokens=source.sampling.max_context // 4,
+        seed=source.own_seed,
+        limit_s=source.own.turns_s,
+    )
+    with batch_bar(_MOST_TURNS) as on_turn:
+        write_turns(llm.frontend, sampling, turns, max_in_flight=max_in_flight, on_turn=on_turn)
+    return read_conversations(turns)
+
+
+def _answer(
+    llm: LLM,
+    conversations: Sequence[TrainingConversation],
+    sampling: AnswerSampling,
+    path: Path,
+    *,
+    max_in_flight: int,
+) -> int:
+    """Answer what the file does not have yet. Returns how many prompts did not fit."""
+    tasks = plan_tasks(conversations, sampling, read_complete_documents(path))
+    with batch_bar(len(tasks)) as on_answer:
+        return answer_all(
+            llm.frontend, tasks, sampling, path, max_in_flight=max_in_flight, on_answer=on_answer
+        )

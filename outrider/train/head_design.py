@@ -9,18 +9,21 @@ import torch
 
 from outrider.errors import ConfigError
 from outrider.models.dflash.dflash_dialects import is_dflash_config
-from outrider.models.dflash.dflash_tensors import MASK_VECTOR
+from outrider.models.dflash.dflash_tensors import CONFIDENCE
 from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.eagle.head_dialects import parse_head
+from outrider.models.eagle.peagle_fields import SPECULATIVE_TOKENS
 from outrider.models.expert_config import NoExperts
 from outrider.models.model_config import ModelConfig, read_config
+from outrider.train.mask_token import choose_mask_token
 
 HeadLayout = Literal["eagle3", "eagle3.1"]
 ExportFormat = Literal["eagle3", "speculators"]
 
 _CONTEXT_LAYERS = 5  # that a head with blocks reads, if the target has more
-# A trained head with blocks stores the vector of masks, and normalises queries and keys per head.
-_BLOCK_NAMES = (MASK_VECTOR, "layers.0.self_attn.q_norm.weight")
+# A trained head with blocks normalises queries and keys per head.
+_BLOCK_NAMES = ("layers.0.self_attn.q_norm.weight",)
+_CONFIDENCE_NAMES = (f"{CONFIDENCE}.weight", f"{CONFIDENCE}.bias")
 MIN_LAYERS = 3  # the usual aux layers are after 2, L // 2 and L - 3 layers
 
 # Fields of the target's config.json about rotary embedding and context.
@@ -33,6 +36,8 @@ class HeadDesign:
 
     layout: HeadLayout
     draft_vocab: int
+    layers: int  # EAGLE-3: 1
+    masked_drafts: int  # P-EAGLE: of one pass, whose rows after the first read masks; EAGLE-3: 0
     intermediate: int  # 0: the target's
     heads: int  # 0: the target's
     kv_heads: int  # 0: the target's
@@ -47,6 +52,7 @@ class BlockDesign:
     is_next: bool  # a slot predicts the next token, not its own
     is_causal: bool  # a slot reads no later slots
     markov_rank: int  # 0: the token before adds nothing
+    has_confidence: bool  # it estimates the chance of its drafts
     intermediate: int  # 0: the target's
     heads: int  # 0: the target's
     kv_heads: int  # 0: the target's
@@ -57,16 +63,21 @@ class BlockDesign:
 
 
 def head_fields(design: HeadDesign, target_folder: Path) -> dict[str, Any]:
-    """The config.json of such a head in the layout that SGLang and vLLM share.
+    """The config.json of such a head in the layout that SGLang and vLLM share; of P-EAGLE, vLLM's.
 
     The aux layers are the default ones and are not listed: engines count such a list differently.
     """
-    target = _dense_target(target_folder)
+    target = dense_target(target_folder)
     has_norms = design.layout == "eagle3.1"
+    masks: dict[str, Any] = {}
+    if design.masked_drafts:
+        mask_token = choose_mask_token(target_folder, target)
+        masks = {"ptd_token_id": mask_token, SPECULATIVE_TOKENS: design.masked_drafts}
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
-        "num_hidden_layers": 1,
+        "num_hidden_layers": design.layers,
+        **masks,
         **_layer_fields(design, target, target_folder),
         "draft_vocab_size": design.draft_vocab,
         **({"fc_norm": True, "norm_output": True} if has_norms else {}),
@@ -75,21 +86,22 @@ def head_fields(design: HeadDesign, target_folder: Path) -> dict[str, Any]:
 
 def block_fields(design: BlockDesign, target_folder: Path) -> dict[str, Any]:
     """The config.json of such a head in z-lab's layout, or DeepSpec's if slots predict the next
-    token.
+    token. vLLM and SGLang read both.
     """
-    target = _dense_target(target_folder)
+    target = dense_target(target_folder)
     own = {
         "target_layer_ids": _spread_layers(target.num_layers),
         "block_size": design.block,
-        "is_causal": design.is_causal,
+        "mask_token_id": choose_mask_token(target_folder, target),
     }
     if not design.is_next and not design.markov_rank:
-        causal = own.pop("is_causal")
-        place: dict[str, Any] = {"dflash_config": own | {"causal": causal}}
+        place: dict[str, Any] = {"dflash_config": own}
         architecture = "DFlashDraftModel"
     else:
         place = {**own, "markov_rank": design.markov_rank, "markov_head_type": "vanilla"}
         place |= {"sample_from_anchor": design.is_next}
+        place |= {"enable_confidence_head": design.has_confidence}
+        place |= {"confidence_head_with_markov": design.has_confidence and design.markov_rank > 0}
         architecture = "Qwen3DSparkModel"
     return {
         "architectures": [architecture],
@@ -97,6 +109,9 @@ def block_fields(design: BlockDesign, target_folder: Path) -> dict[str, Any]:
         "num_hidden_layers": design.layers,
         **_layer_fields(design, target, target_folder),
         "num_target_layers": target.num_layers,
+        # SGLang reads `is_causal` here only, and of layers that have a type.
+        "is_causal": design.is_causal,
+        "layer_types": ["full_attention"] * design.layers,
         **place,
     }
 
@@ -112,7 +127,8 @@ def _spread_layers(num_layers: int) -> list[int]:
     return sorted({round(first + i * (last - first) / max(num - 1, 1)) for i in range(num)})
 
 
-def _dense_target(target_folder: Path) -> ModelConfig:
+def dense_target(target_folder: Path) -> ModelConfig:
+    """The config of a target that heads are trained for; others are refused."""
     target = read_config(target_folder)
     if target.num_layers < MIN_LAYERS:
         raise ConfigError(
@@ -141,6 +157,7 @@ def _layer_fields(
         "vocab_size": target.vocab_size,
         "tie_word_embeddings": False,
         "attention_bias": False,
+        "rope_theta": target.rope.theta,  # engines have different defaults
         **{key: theirs[key] for key in copied if key in theirs},
     }
 
@@ -182,7 +199,9 @@ def speculators_fields(
 
 def design_config(fields: dict[str, Any], target: ModelConfig) -> HeadConfig:
     """The head that the engine's loader reads from these fields."""
-    return parse_head(fields, _BLOCK_NAMES if is_dflash_config(fields) else (), target)
+    names: tuple[str, ...] = _BLOCK_NAMES if is_dflash_config(fields) else ()
+    names += _CONFIDENCE_NAMES if fields.get("enable_confidence_head") else ()
+    return parse_head(fields, names, target)
 
 
 def token_maps(

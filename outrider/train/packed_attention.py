@@ -154,7 +154,16 @@ def rotate(
     heads: torch.Tensor,  # [batch, heads, length, head_dim]
     rotary: CosSin,
 ) -> torch.Tensor:  # [batch, heads, length, head_dim]
-    return heads * rotary.cos + heads.roll(heads.shape[-1] // 2, dims=-1) * rotary.sin
+    return rotate_by(heads, cos=rotary.cos, sin=rotary.sin)
+
+
+def rotate_by(
+    heads: torch.Tensor,  # [batch, heads, length, head_dim]
+    *,
+    cos: torch.Tensor,  # as in `CosSin`
+    sin: torch.Tensor,
+) -> torch.Tensor:  # [batch, heads, length, head_dim]
+    return heads * cos + heads.roll(heads.shape[-1] // 2, dims=-1) * sin
 
 
 def split_heads(

@@ -13,15 +13,14 @@ import torch.nn.functional as F
 from outrider.models.decoder_check import check_tensors
 from outrider.models.model_config import ModelConfig, read_config
 from outrider.models.safetensors_reader import Checkpoint
-from outrider.train.packed_attention import (
-    CosSin,
-    PackedAttention,
-    PackedRotary,
-    join_heads,
-    rms,
-    rotate,
-    split_heads,
+from outrider.train.decoder_layer import (
+    LayerWeights,
+    after_attention,
+    before_attention,
+    layer_weights,
 )
+from outrider.train.packed_attention import CosSin, PackedAttention, PackedRotary, rms
+from outrider.train.training_device import TrainingDevice
 
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
@@ -48,12 +47,17 @@ class Teacher:
 class PackedTarget:
     """Owns the frozen weights of the target."""
 
-    def __init__(self, folder: Path, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, folder: Path, device: TrainingDevice) -> None:
         self.config = read_config(folder)
         self.config.check_like_llama("training")
-        self._weights = _read(folder, self.config, dtype=dtype, device=device)
+        weights = _read(folder, self.config, dtype=device.dtype, device=device.device)
+        prefixes = [f"model.layers.{layer}." for layer in range(self.config.num_layers)]
+        self._layers = [layer_weights(weights, prefix) for prefix in prefixes]
+        self._weights = weights
         head_dim = self.config.plain_attention.head_dim
-        self._rotary = PackedRotary(self.config.rope, head_dim=head_dim, device=device)
+        self._rotary = PackedRotary(self.config.rope, head_dim=head_dim, device=device.device)
+        self._project, self._output = device.fused(before_attention), device.fused(after_attention)
+        self._distribution = device.fused(_distribution, is_ragged=True)
 
     @property
     def embedding(self) -> torch.Tensor:  # [vocab, hidden]
@@ -78,10 +82,10 @@ class PackedTarget:
         stream = F.embedding(tokens, self.embedding)
         rotary = self._rotary.at(positions, stream.dtype)
         streams, wanted = {0: stream}, tuple(aux_layers)
-        for layer in range(self.config.num_layers):
-            stream = self._layer(f"model.layers.{layer}.", stream, rotary, attention)
-            if layer + 1 in wanted:
-                streams[layer + 1] = stream
+        for number, weights in enumerate(self._layers, start=1):
+            stream = self._layer(weights, stream, rotary, attention)
+            if number in wanted:
+                streams[number] = stream
         return PackedHiddenStates(
             aux_hidden_states=torch.cat([streams[layer] for layer in wanted], -1),
             hidden_states=rms(stream, self.final_norm, self.config.block.norm_eps),
@@ -98,43 +102,39 @@ class PackedTarget:
         can_draft[ids] = True
         shares, best = [], []
         for rows in torch.split(hidden_states, _CHUNK):
-            logits = F.linear(rows, self.head)  # [chunk, vocab]
-            log_sum = logits.float().logsumexp(-1, keepdim=True)
-            shares.append((logits.index_select(1, ids).float() - log_sum).exp_())
-            best.append(logits.argmax(-1))
+            share, likeliest = self._distribution(F.linear(rows, self.head), ids)
+            shares.append(share)
+            best.append(likeliest)
         top = torch.cat(best)
         return Teacher(probabilities=torch.cat(shares), best=top, is_known=can_draft[top])
 
     def _layer(
-        self, layer: str, stream: torch.Tensor, rotary: CosSin, attention: PackedAttention
+        self,
+        weights: LayerWeights,
+        stream: torch.Tensor,  # [batch, length, hidden]
+        rotary: CosSin,
+        attention: PackedAttention,
     ) -> torch.Tensor:  # [batch, length, hidden]
-        weights, eps = self._weights, self.config.block.norm_eps
-        x = rms(stream, weights[layer + "input_layernorm.weight"], eps)
-        read = self._attend(layer + "self_attn.", x, rotary, attention)
-        stream = stream + F.linear(read, weights[layer + "self_attn.o_proj.weight"])
-        x = rms(stream, weights[layer + "post_attention_layernorm.weight"], eps)
-        gate = F.silu(F.linear(x, weights[layer + "mlp.gate_proj.weight"]))
-        up = F.linear(x, weights[layer + "mlp.up_proj.weight"])
-        return stream + F.linear(gate * up, weights[layer + "mlp.down_proj.weight"])
-
-    def _attend(
-        self, prefix: str, x: torch.Tensor, rotary: CosSin, attention: PackedAttention
-    ) -> torch.Tensor:  # [batch, length, heads * head_dim]
-        config, weights = self.config, self._weights
-        query, key, value = (
-            split_heads(
-                F.linear(x, weights[f"{prefix}{name}.weight"], weights.get(f"{prefix}{name}.bias")),
-                config.plain_attention.head_dim,
-            )
-            for name in ("q_proj", "k_proj", "v_proj")
+        config, eps = self.config.plain_attention, self.config.block.norm_eps
+        query, key, value = self._project(
+            weights,
+            stream,
+            rotary.cos,
+            rotary.sin,
+            norm="input_layernorm",
+            group=config.heads // config.kv_heads,
+            eps=eps,
         )
-        if config.family.has_head_norm:
-            query = rms(query, weights[prefix + "q_norm.weight"], config.block.norm_eps)
-            key = rms(key, weights[prefix + "k_norm.weight"], config.block.norm_eps)
-        group = config.plain_attention.heads // config.plain_attention.kv_heads
-        key = rotate(key, rotary).repeat_interleave(group, 1)
-        value = value.repeat_interleave(group, 1)
-        return join_heads(attention.attend(rotate(query, rotary), key, value))
+        return self._output(weights, stream, attention.attend(query, key, value), eps=eps)
+
+
+def _distribution(
+    logits: torch.Tensor,  # [rows, vocab]
+    ids: torch.Tensor,  # [draft_vocab]
+) -> tuple[torch.Tensor, torch.Tensor]:  # [rows, draft_vocab], [rows]
+    """The target's probabilities of the tokens that can be drafted, and its likeliest token."""
+    log_sum = logits.float().logsumexp(-1, keepdim=True)
+    return (logits.index_select(1, ids).float() - log_sum).exp(), logits.argmax(-1)
 
 
 def _read(

@@ -28,6 +28,7 @@ from outrider.train.head_design import (
     design_config,
     head_fields,
 )
+from outrider.train.initial_head import InitialHead
 from outrider.train.packing import PackedDocuments, pack_documents
 from outrider.train.plot_training import plot_run
 from outrider.train.recipe import LearningRates, Recipe
@@ -60,6 +61,7 @@ class TrainingPlan:
     length: int  # of a sequence
     epochs: float
     budget_s: float  # 0: no limit
+    init_from: Path | None = None  # a head whose weights the run begins with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +88,20 @@ def train_head(
     before = _last_checkpoint(output)
     target = read_config(target_folder)
     config = design_config(fields, target)
-    device = choose_training_device(requested, head_dim=config.layer.attention.head_dim)
+    first = plan.init_from
+    initial = InitialHead(first, config, target, target_folder) if first else None
+    device = choose_training_device(requested, head_dim=config.layer.plain_attention.head_dim)
     output.folder.mkdir(parents=True, exist_ok=True)
     answers = output.folder / "answers.jsonl"
     documents = gather_answers(source, generator, answers, is_complete=before is not None)
     device.free_memory()
-    ids = _choose_draft_vocab(documents, design, target_folder)
-    spec = HeadSpec(target_folder=target_folder, config=config, ids=ids)
+    known = before or initial
+    ids = known.ids if known else _choose_draft_vocab(documents, design, target_folder)
+    spec = HeadSpec(target_folder=target_folder, config=config, ids=ids, initial=initial)
     sequences, digest = _pack(documents, plan)
     plan = _with_steps(plan, sequences, spec, device, before)
     run = {**asdict(plan.recipe), **asdict(plan.rates), "length": plan.length, "answers": digest}
+    run |= {"init_from": str(plan.init_from)} if plan.init_from else {}
     facts: dict[str, Any] = {"fields": fields, "target": generator.model, "run": run}
     trainer = Trainer(spec, plan.recipe, plan.rates, device)
     start = TrainingCheckpoint(step=0, facts=facts, state_dict={}, ids=ids)

@@ -1,6 +1,6 @@
 """One training step: run the target, unroll the head over all depths, step the optimizer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +13,17 @@ from outrider.models.eagle.head_tensors import HEAD
 from outrider.train.acceptance_meter import AcceptanceMeter, TrainingMetrics
 from outrider.train.batches import AnchorChoice, TrainingBatch, make_batch
 from outrider.train.head_optimizer import HeadOptimizer
-from outrider.train.loss import LOSSES, Loss
+from outrider.train.initial_head import InitialHead
+from outrider.train.loss import LOSSES, Loss, confidence_loss
 from outrider.train.packed_attention import make_attention
-from outrider.train.packed_target import PackedTarget
+from outrider.train.packed_target import PackedTarget, Teacher
 from outrider.train.packing import PackedDocuments, padded
 from outrider.train.recipe import LearningRates, Recipe, rate_at, scores_rate_at
 from outrider.train.training_block import TrainingBlock, initial_block_weights
 from outrider.train.training_device import TrainingDevice
-from outrider.train.training_head import HeadInputs, TrainingHead, initial_weights
+from outrider.train.training_head import DraftLogits, HeadInputs, TrainingHead, initial_weights
+
+LIKE_EAGLE = ("eagle3", "peagle")  # they read the target's states and tokens in their first layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,7 @@ class HeadSpec:
     target_folder: Path
     config: HeadConfig
     ids: torch.Tensor  # [draft_vocab] the target's ids of the head's tokens, on the CPU
+    initial: InitialHead | None = None  # None: the weights begin as the target's, or random
 
 
 class Trainer:
@@ -40,12 +44,15 @@ class Trainer:
     ) -> None:
         self.recipe, self.rates = recipe, rates
         self._device = device
-        self._target = PackedTarget(spec.target_folder, dtype=device.dtype, device=device.device)
-        self._head = _head(spec.config, self._target, device)
+        self.target = PackedTarget(spec.target_folder, device)
+        self._head = _head(spec.config, self.target, device)
         self._aux_layers = spec.config.aux.aux_layers.layers
         self._ids = spec.ids.to(device.device)
-        self._loss = _loss(recipe, device)
-        self.weights = _initial(spec.config, self._target, self._ids, seed=recipe.seed)
+        self._loss: Loss = device.fused(LOSSES[recipe.loss], is_ragged=True)
+        self._confidence_loss = device.fused(confidence_loss, is_ragged=True)
+        self.weights = _initial(spec.config, self.target, self._ids, seed=recipe.seed)
+        if spec.initial is not None:
+            spec.initial.copy_to(self.weights)
         self._optimizer = HeadOptimizer(
             self.weights, rates.optimizer, is_fused=device.has_fused_optimizer
         )
@@ -64,11 +71,16 @@ class Trainer:
         self._optimizer.step(body_rate=rate_at(number, recipe, rates), head_rate=head_rate)
         return loss.detach()
 
-    @torch.no_grad()
-    def evaluate(self, packed: PackedDocuments) -> TrainingMetrics:
-        """The metrics of the head on held-out sequences."""
+    def evaluate(
+        self, packed: PackedDocuments, before_batch: Callable[[], None] = lambda: None
+    ) -> TrainingMetrics:
+        """The metrics of the head on held-out sequences.
+
+        Gradients stay on: without them, compiled functions would be compiled once more.
+        """
         meter, size = self.new_meter(), self.recipe.batch
         for start in range(0, len(packed), size):
+            before_batch()
             chosen = packed.take(np.arange(start, min(start + size, len(packed))))
             self._run(padded(chosen, size), meter, seed=(start,))
         return meter.read()
@@ -101,11 +113,11 @@ class Trainer:
         choice = AnchorChoice(num=self.recipe.anchors, seed=seed)
         batch = make_batch(packed, depth=depth, device=device, choice=choice)
         attention = make_attention(device.attention, batch.documents)
-        states = self._target.forward(batch.tokens, batch.positions, attention, self._aux_layers)
+        states = self.target.forward(batch.tokens, batch.positions, attention, self._aux_layers)
         hidden_states = states.hidden_states.flatten(0, 1).index_select(
             0, batch.anchors.teacher_rows
         )
-        teacher = self._target.teacher(hidden_states, self._ids)
+        teacher = self.target.teacher(hidden_states, self._ids)
         weights = {name: each.to(device.dtype) for name, each in self.weights.items()}
         inputs = HeadInputs(
             aux_hidden_states=states.aux_hidden_states,
@@ -118,16 +130,27 @@ class Trainer:
             meter.begin(batch)
         losses = []
         drafts = self._head.draft_logits(weights, inputs, batch.anchors, depth=depth)
-        for step, logits in enumerate(drafts):
-            teacher_index = batch.anchors.teacher_index[step]
-            each = self._loss(logits, teacher.probabilities.index_select(0, teacher_index))
-            losses.append((each * teacher.is_known.index_select(0, teacher_index)).sum())
+        for step, draft in enumerate(drafts):
+            losses.append(self._loss_at(draft, teacher, batch.anchors.teacher_index[step]))
             if meter is not None:
-                meter.add(step, logits.detach(), batch, teacher)
+                meter.add(step, draft, batch, teacher)
         loss = self._weighted_sum(losses, batch)
         if meter is not None:
             meter.end(loss)
         return loss
+
+    def _loss_at(
+        self,
+        draft: DraftLogits,
+        teacher: Teacher,
+        index: torch.Tensor,  # [trained] of the teacher's rows
+    ) -> torch.Tensor:
+        """The loss of all rows at one depth."""
+        each = self._loss(draft.tokens, teacher.probabilities, index)
+        if draft.confidence.shape[1]:
+            known = (draft.confidence, draft.tokens, teacher.probabilities, index)
+            each = each + self._confidence_loss(*known)
+        return (each * teacher.is_known.index_select(0, index)).sum()
 
     def _weighted_sum(self, losses: list[torch.Tensor], batch: TrainingBatch) -> torch.Tensor:
         """The loss of all depths per anchor. Rows that are not trained at a depth count as 0."""
@@ -139,19 +162,14 @@ class Trainer:
 def _head(
     config: HeadConfig, target: PackedTarget, device: TrainingDevice
 ) -> TrainingHead | TrainingBlock:
-    if config.blocks is None:
-        return TrainingHead(config, embedding=target.embedding)
-    return TrainingBlock(config, target, device.attention)
+    if config.origin.algorithm in LIKE_EAGLE:
+        return TrainingHead(config, device, embedding=target.embedding)
+    return TrainingBlock(config, target, device)
 
 
 def _initial(
     config: HeadConfig, target: PackedTarget, ids: torch.Tensor, *, seed: int
 ) -> dict[str, nn.Parameter]:
-    if config.blocks is None:
+    if config.origin.algorithm in LIKE_EAGLE:
         return initial_weights(config, target, ids, seed=seed)
     return initial_block_weights(config, target, seed=seed)
-
-
-def _loss(recipe: Recipe, device: TrainingDevice) -> Loss:
-    loss = LOSSES[recipe.loss]
-    return torch.compile(loss, dynamic=True) if device.is_compiled else loss

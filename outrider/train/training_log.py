@@ -50,11 +50,15 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def metrics_line(metrics: TrainingMetrics) -> str:
     """The metrics as one readable line."""
-    agreement = " ".join(f"{share:.2f}".lstrip("0") for share in metrics.agreement)
+    confidence = f", confidence {_shares(metrics.confidence)}" if metrics.confidence else ""
     return (
-        f"loss {metrics.loss:.3f}, agrees {agreement}, accept length "
+        f"loss {metrics.loss:.3f}, agrees {_shares(metrics.agreement)}{confidence}, accept length "
         f"{metrics.accept_length:.2f} greedy, {metrics.accept_length_sampled:.2f} sampled"
     )
+
+
+def _shares(values: Sequence[float]) -> str:
+    return " ".join(f"{share:.2f}".lstrip("0") for share in values)
 
 
 def log_line(text: str) -> None:

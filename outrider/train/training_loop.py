@@ -125,7 +125,11 @@ class TrainingRun:
 
 
 def steps_within(trainer: Trainer, order: BatchOrder, budget_s: float) -> int:
-    """How many steps fit into a time, measured by a trial. The trainer is not used afterwards."""
+    """How many steps fit into a time, of which a trial takes the first part.
+
+    The trainer of the trial is not used afterwards.
+    """
+    start_s = time.monotonic()
     for step in range(_WARM_STEPS):
         loss = trainer.step(step, order.at(step))
     float(loss)
@@ -133,9 +137,11 @@ def steps_within(trainer: Trainer, order: BatchOrder, budget_s: float) -> int:
     for step in range(_TIMED_STEPS):
         loss = trainer.step(step, order.at(step))
     float(loss)
-    step_s = (time.monotonic() - begin_s) / _TIMED_STEPS
-    log_line(f"{1 / step_s:.2f} steps/s: {int(budget_s / step_s)} steps fit into {budget_s:g} s")
-    return max(1, int(budget_s / step_s))
+    end_s = time.monotonic()
+    step_s, left_s = (end_s - begin_s) / _TIMED_STEPS, budget_s - (end_s - start_s)
+    steps = max(1, int(left_s / step_s))
+    log_line(f"{1 / step_s:.2f} steps/s: {steps} steps fit into {left_s:.0f} of {budget_s:g} s")
+    return steps
 
 
 def check_same_run(stored: dict[str, Any], requested: dict[str, Any]) -> None:

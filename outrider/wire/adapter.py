@@ -1,15 +1,18 @@
 """The LoRA adapter of a request. Submissions name it, and batches bring it to the device."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from outrider.errors import RequestError
 
+TARGET_PART, DRAFT_PART = "", "draft"  # folders below that of the adapter
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """A PEFT folder. Equal records stand for equal weights."""
+    """A PEFT folder, perhaps with one for the draft head in it. Equal records: equal weights."""
 
     path: str = ""
     version: str = ""  # of its files: another one when they are replaced
@@ -24,12 +27,19 @@ NO_ADAPTER = Adapter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeftFiles:
+    """The two files of a PEFT folder."""
+
+    config: bytes = field(repr=False)
+    weights: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFiles:
     """The files of an adapter as they were checked. What is on disk may change afterwards."""
 
     adapter: Adapter
-    config: bytes = field(repr=False)
-    weights: bytes = field(repr=False)
+    parts: Mapping[str, PeftFiles]  # what the folder has of TARGET_PART and DRAFT_PART
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

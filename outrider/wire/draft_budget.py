@@ -23,7 +23,8 @@ class Budget:
         A draft model runs `lead` positions ahead. It stores every branch of all steps but the last,
         or a block of slots, and afterwards as many tokens as the target can emit.
         """
-        return lead + max(self.nodes, (self.steps - 1) * self.topk, block if self.steps else 0)
+        drafted = block or (self.steps - 1) * self.topk
+        return lead + max(self.nodes, drafted if self.steps else 0)
 
     def within(self, other: "Budget") -> "Budget":
         """The largest budget that exceeds neither, without steps or nodes that cannot be used."""

@@ -75,6 +75,7 @@ class TransferCounts:
     pages: int  # that these hold
     total_done: int  # prompts offered, or read
     total_failed: int  # prompts that were computed here, because their KV did not come
+    total_bytes: int  # that were read, also for prompts whose KV did not come; the reader counts
 
     def plus(self, other: "TransferCounts") -> "TransferCounts":
         """Of both."""
@@ -84,10 +85,13 @@ class TransferCounts:
             pages=self.pages + other.pages,
             total_done=self.total_done + other.total_done,
             total_failed=self.total_failed + other.total_failed,
+            total_bytes=self.total_bytes + other.total_bytes,
         )
 
 
-NO_TRANSFERS = TransferCounts(offered=0, arriving=0, pages=0, total_done=0, total_failed=0)
+NO_TRANSFERS = TransferCounts(
+    offered=0, arriving=0, pages=0, total_done=0, total_failed=0, total_bytes=0
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

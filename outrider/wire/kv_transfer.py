@@ -63,6 +63,11 @@ class KVFetch(Protocol):
         """Why the pages do not hold the KV; empty if they do."""
         ...
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that were asked for: pages, row state and messages about them."""
+        ...
+
     def is_released(self) -> bool:
         """Whether the transfer writes nothing into the pages any more."""
         ...

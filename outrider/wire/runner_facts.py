@@ -10,6 +10,7 @@ from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import StepResult
+from outrider.wire.window_facts import NO_WINDOWS, WindowFacts, most_window_pages
 
 OnProgress = Callable[[int, int], None]  # called with shapes captured so far, and of how many
 
@@ -63,6 +64,15 @@ class RankFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightStorage:
+    """Weights of the target that are stored alike on the device."""
+
+    modules: str  # last parts of their names: one weight, or several that are one projection
+    storage: str  # such as Q4_K, int4 or bfloat16
+    num: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFacts:
     """The memory that a runner holds for weights, and the memory that it can use for KV."""
 
@@ -72,6 +82,8 @@ class MemoryFacts:
     tp_size: int  # ranks that share every layer
     ranks: tuple[RankFacts, ...]  # the processes that compute the model; the rest is of rank 0
     kv_dtype: str = "float32"  # in which keys and values are stored
+    windows: WindowFacts = NO_WINDOWS
+    weights: tuple[WeightStorage, ...] = ()  # of the target, on rank 0
 
     @property
     def dp_size(self) -> int:
@@ -81,7 +93,7 @@ class MemoryFacts:
     @property
     def kv_bytes(self) -> int:
         """Bytes of all pages. On a CPU, pages take memory when they are used for the first time."""
-        return self.num_pages * self.page_bytes
+        return self.num_pages * self.page_bytes + self.windows.kv_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +119,17 @@ class RunnerFacts:
     def reach(self) -> int:
         """Positions past the cached ones that a decoding row may write in a step."""
         return self.draft.reach(self.draft.budget)
+
+    @property
+    def most_window_pages(self) -> int:
+        """Window pages that one row can need at the same time."""
+        return most_window_pages(
+            self.memory.windows.tokens,
+            page_size=self.host.page_size,
+            step_tokens=self.host.max_step_tokens,
+            reach=self.reach,
+            depth=self.depth,
+        )
 
 
 class PendingResult(Protocol):

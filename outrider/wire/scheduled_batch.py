@@ -45,7 +45,7 @@ class FinishedText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageGrant:
-    """Pages appended to a row's page table from index `first` on."""
+    """Pages written to a page table of a row from index `first` on."""
 
     row: int
     first: int
@@ -118,6 +118,7 @@ class ScheduledBatch:
     finished: tuple[FinishedText, ...] = ()  # since the step before, if the drafter reads them
     adapter_loads: tuple[AdapterLoad, ...] = ()
     snapshots: tuple[RowSnapshot, ...] = ()
+    window_grants: tuple[PageGrant, ...] = ()  # into the page tables of layers with a window
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -90,8 +90,9 @@ def test_families_with_modules_are_named_wherever_mtp_is_explained(family):
 def test_the_sizes_of_the_shipped_head_are_given():
     head = shipped_head(DEFAULT_ALIAS)
     assert head is not None
-    said = f"{head.steps} steps, topk {head.topk}, {head.nodes} nodes"
-    assert said in page("docs/speculation.md")
+    for tree in (head.trees.tree, head.trees.narrow):
+        said = f"{tree.steps} steps, topk {tree.topk}, {tree.nodes} nodes"
+        assert said in page("docs/speculation.md")
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

@@ -14,7 +14,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # Programs and everything below them. What runs before the first step may look at the host.
 PROGRAM_LAYERS = ["spec", "sampling", "step", "models", "kv", "ops"]
 BEFORE_THE_FIRST_STEP = [
-    "models/quantised/packed_weights.py",
+    "models/quantised/word_forms.py",
     "models/model_config.py",
     "models/decoder_loader.py",
     "models/finite_weights.py",

@@ -8,6 +8,7 @@ import pytest
 from outrider.bench.bandwidth import read_bandwidth
 from outrider.bench.offline.decode_floor import DecodeFloor, kv_bytes, weight_bytes
 from outrider.models.model_config import ModelConfig, read_config
+from outrider.ops.attention.attention_rule import WHOLE_TEXT
 
 # hidden 32, intermediate 48, 3 layers, 4 heads and 2 key-value heads of 8, vocabulary 67
 ATTENTION_ROWS = 32 + 16 + 16 + 32  # q, k, v, o, with 32 columns each
@@ -43,6 +44,14 @@ def test_a_tied_head_is_read_as_much_as_one_of_its_own(config):
 def test_kv_bytes_are_keys_and_values_of_all_layers(config, dtype, item):
     per_token = 2 * 3 * 2 * 8 * item
     assert kv_bytes(config, dtype, batch=5, context=10.5) == 5 * 10.5 * per_token
+
+
+def test_kv_behind_a_window_is_not_read(config):
+    pattern = dataclasses.replace(config.pattern, windows=(4, WHOLE_TEXT, 4))
+    windowed = dataclasses.replace(config, pattern=pattern)
+    token = 2 * 2 * 8 * 4  # of one layer
+    assert kv_bytes(windowed, "float32", batch=5, context=3.0) == 5 * 9 * token
+    assert kv_bytes(windowed, "float32", batch=5, context=10.0) == 5 * (4 + 10 + 4) * token
 
 
 def test_a_floor_reads_its_bytes_once_per_step():

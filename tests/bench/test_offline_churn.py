@@ -3,22 +3,30 @@
 import io
 import json
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.block_heads import BlockVariant, write_block_head
+from support.heads import write_head
 
+from outrider.bench.churn import start_churn_load
+from outrider.bench.churn.churn_peers import peer_ways
 from outrider.bench.churn.churn_run import ChurnStep
+from outrider.bench.churn.churn_work import ChurnWork
+from outrider.bench.peers.churn_catalogue import CHURN_PEERS
 from outrider.bench.peers.churn_child import read_task
-from outrider.bench.peers.churn_peer import ChurnTask, PeerDraft, PeerLimits
+from outrider.bench.peers.churn_peer import ChurnTask, PeerDraft, PeerLimits, PeerLoad
+from outrider.bench.peers.peer_speculation import sglang_speculation, vllm_speculation
 from outrider.bench.peers.run_churn_peer import run_churn_peer
 from outrider.bench.peers.transformers_churn import TransformersChurn
 from outrider.cli.bench_churn import ChurnFlags, read_churn_args
 from outrider.cli.main import run
+from outrider.models.model_config import read_config
 
 LOAD = ["--requests", "11", "--max-tokens", "4", "--rows", "9", "--threads", "1"]
-PLAIN = PeerDraft(folder="", steps=0, topk=0, nodes=1)
+PLAIN = PeerDraft(folder="", kind="", steps=0, topk=0, nodes=1)
 
 
 def bench(folder: Path, *flags: str) -> int:
@@ -33,10 +41,11 @@ def write_prompts(folder: Path, *texts: str) -> Path:
 
 def task_of(folder: Path, **fields: Any) -> ChurnTask:
     limits = PeerLimits(rows=2, max_tokens=4, context=32)
+    loads = (PeerLoad(rows=1, requests=1, warm=1), PeerLoad(rows=2, requests=3, warm=2))
     prompts = ((4, 5, 6, 7), (8, 9), (10, 11, 12))
     values = {"engine": "transformers", "folder": str(folder), "dtype": "float32"}
     return ChurnTask(
-        **{**values, "draft": PLAIN, "limits": limits, "prompts": prompts, "num_warm": 1} | fields
+        **{**values, "draft": PLAIN, "limits": limits, "prompts": prompts, "loads": loads} | fields
     )
 
 
@@ -120,7 +129,7 @@ def test_steps_are_named_by_what_they_run():
 def test_a_peer_pads_its_batches_and_gives_every_answer_all_tokens(tiny_folder):
     task = task_of(tiny_folder)
     peer = TransformersChurn(task)
-    assert peer.answer(task.prompts) == 3 * 4  # a batch of two, and one of one
+    assert peer.answer(task.prompts, rows=2) == 3 * 4  # a batch of two, and one of one
     peer.close()
 
 
@@ -131,9 +140,9 @@ def test_a_task_survives_the_way_to_the_process_of_a_peer(tiny_folder):
 
 @pytest.mark.slow
 def test_a_peer_runs_in_a_process_of_its_own_and_a_failure_is_a_result(tiny_folder, tmp_path):
-    assert run_churn_peer(task_of(tiny_folder)) > 0
+    assert [speed > 0 for speed in run_churn_peer(task_of(tiny_folder))] == [True, True]
     with pytest.raises(RuntimeError, match=r"ended with 1: .+"):
-        run_churn_peer(task_of(tmp_path))  # a folder without a model
+        list(run_churn_peer(task_of(tmp_path)))  # a folder without a model
 
 
 @pytest.mark.slow
@@ -152,8 +161,8 @@ def test_a_peer_stands_beside_ours_in_table_and_file(tiny_folder, tmp_path, caps
 WRONG = [
     (["--churn", "--batch", "1"], "--rows"),
     (["--churn", "--quick"], "do not go with --churn"),
-    (["--rows", "8"], "go with --churn"),
-    (["--plot", "x.png"], "go with --churn"),
+    (["--rows", "8"], "goes with --churn"),
+    (["--plot", "x.png"], "goes with --churn"),
     (["--churn", "--ways", "fast"], "choose from plain, fixed, adaptive"),
     (["--churn", "--rows", "0"], "such as 1,8,32"),
     (["--churn", "--peers", "llama"], "use vllm, sglang, transformers"),
@@ -164,19 +173,94 @@ WRONG = [
 ]
 
 
-def test_a_drafter_that_is_named_is_for_the_peers_if_ours_does_not_draft(tiny_folder):
-    drafts = [
-        read_churn_args(
-            ChurnFlags(churn=True, ways="plain", draft=draft),
-            str(tiny_folder),
-            dtypes=(),
-            max_tokens=4,
-            prompts=None,
-            peers="none",
-        ).draft.drafter
-        for draft in ("ngram", None)
-    ]
-    assert drafts == ["ngram", "none"]
+@pytest.mark.parametrize(
+    ("ways", "steps"), [("plain", [0]), ("adaptive", [3]), ("plain,fixed", [0, 3])]
+)
+def test_peers_run_in_the_ways_that_ours_does(tiny_folder, tmp_path, ways, steps):
+    head = write_head(tmp_path, read_config(tiny_folder), layers=(0, 1))
+    args = read_churn_args(
+        ChurnFlags(churn=True, ways=ways, draft=str(head), steps=3, topk=1, nodes=4),
+        str(tiny_folder),
+        dtypes=(),
+        max_tokens=4,
+        prompts=None,
+        peers="none",
+    )
+    peers = replace(args, peers=(CHURN_PEERS["vllm"],))
+    assert [draft.steps for _, draft in peer_ways(peers)] == steps
+
+
+DFLASH_4 = {"method": "dflash", "model": "HEAD", "num_speculative_tokens": 4}
+BLOCK_HEADS = {
+    "dflash": (BlockVariant(layers=(1,)), DFLASH_4, ("DFLASH", 5)),
+    "dflash2": (BlockVariant(layers=(1,), taps=2, markov_rank=5), DFLASH_4, ("DFLASH", 5)),
+    "dspark": (
+        BlockVariant(layers=(1,), is_next=True, markov_rank=6),
+        {"method": "dspark", "model": "HEAD", "num_speculative_tokens": 5},
+        ("DSPARK", 6),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BLOCK_HEADS)
+def test_peers_draft_with_heads_of_blocks_in_their_own_words(tiny_folder, tmp_path, kind):
+    variant, vllm, (algorithm, num_tokens) = BLOCK_HEADS[kind]
+    dialect = "DeepSpec" if kind == "dspark" else "z-lab"
+    write_block_head(tmp_path, read_config(tiny_folder), variant, dialect=dialect)
+    args = read_churn_args(
+        ChurnFlags(churn=True, ways="fixed", draft=str(tmp_path)),
+        str(tiny_folder),
+        dtypes=(),
+        max_tokens=4,
+        prompts=None,
+        peers="none",
+    )
+    ways = peer_ways(replace(args, peers=tuple(CHURN_PEERS.values())))
+    assert [peer.name for peer, _ in ways] == ["vllm", "sglang"]
+    (_, draft), _ = ways
+    assert draft.kind == kind
+    assert vllm_speculation(draft) == vllm | {"model": str(tmp_path)}
+    assert sglang_speculation(draft) == {
+        "speculative_algorithm": algorithm,
+        "speculative_draft_model_path": str(tmp_path),
+        "speculative_num_draft_tokens": num_tokens,  # of a chain, the root included
+    }
+
+
+def test_peers_draft_with_other_heads_as_before():
+    eagle = PeerDraft(folder="HEAD", kind="eagle3", steps=3, topk=2, nodes=6)
+    assert vllm_speculation(eagle) == {
+        "method": "eagle3",
+        "model": "HEAD",
+        "num_speculative_tokens": 3,
+    }
+    assert sglang_speculation(eagle)["speculative_algorithm"] == "EAGLE3"
+    assert sglang_speculation(eagle)["speculative_num_draft_tokens"] == 6
+    parallel = replace(eagle, kind="peagle")
+    assert vllm_speculation(parallel)["parallel_drafting"]
+    assert not CHURN_PEERS["sglang"].can_draft("peagle")  # it has no such drafter
+    assert vllm_speculation(PLAIN) is None
+    assert sglang_speculation(PLAIN) == {}
+
+
+@pytest.mark.slow
+def test_a_benchmark_that_is_ended_keeps_what_it_measured(tiny_folder, tmp_path, monkeypatch):
+    def end(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(start_churn_load, "print_churn", end)
+    prompts, target = write_prompts(tmp_path, "abc"), tmp_path / "out.json"
+    flags = ["--ways", "plain", "--prompts", str(prompts), "--peers", "none"]
+    assert bench(tiny_folder, *LOAD, *flags, "--json", str(target)) != 0
+    (measured,) = json.loads(target.read_text())["runs"]
+    assert measured["tokens_per_s"] > 0
+
+
+def test_a_load_of_few_rows_has_fewer_requests():
+    work = ChurnWork(rows=(1, 8, 32), requests=256, per_row=16, answer=4, ways=("plain",))
+    assert [work.num_requests(rows) for rows in work.rows] == [16, 128, 256]
+    assert [work.num_warm(rows) for rows in work.rows] == [4, 32, 64]
+    assert work.most_rows == 32
 
 
 @pytest.mark.parametrize(("flags", "reason"), WRONG, ids=lambda value: str(value)[:40])

@@ -39,6 +39,7 @@ from outrider.models.layers.rotary_embedding import scaled_frequencies
 from outrider.models.model_config import parse_config, read_config
 from outrider.models.mtp.module_tables import MIMO
 from outrider.models.registry import FAMILIES
+from outrider.models.safetensors_reader import Checkpoint
 from outrider.ops.tree.chain import single_node
 from outrider.runtime.draft_kinds import ModelDraft
 from outrider.step.fill_plan import fill, resolve_lengths
@@ -362,7 +363,11 @@ def test_a_layer_at_a_time_is_written_with_what_text_needs(small, tmp_path):
     assert len(set(index["weight_map"].values())) == 9 + 3
     assert index["metadata"]["total_size"] == size
     decoder = load_decoder(tmp_path / "wide", dtype="bfloat16", device=CPU)
-    assert decoder.dtype == torch.bfloat16
+    assert {each.storage for each in decoder.storage if each.modules != "embed_tokens"} == {
+        "bfloat16"
+    }
+    with Checkpoint(tmp_path / "wide") as checkpoint:
+        assert checkpoint.read("model.norm.weight").dtype == torch.bfloat16
     with pytest.raises(ConfigError, match="exists already"):
         write_widened(small, body_of(), tmp_path / "wide", heads=(), dtype="bfloat16")
 

@@ -33,6 +33,12 @@ def test_a_flag_that_means_nothing_here_says_why(capsys):
     assert capsys.readouterr().err.strip() == note
 
 
+def test_further_values_of_a_flag_that_means_nothing_are_left_out(capsys):
+    given = ["serve", "m", "--lora-target-modules", "q_proj", "v_proj", "--load-format=auto", "-m"]
+    assert _expand(given) == ["serve", "m", "-m"]
+    assert capsys.readouterr().err.count("changes nothing") == 2
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
     ("given", "reason"),
@@ -42,6 +48,9 @@ def test_a_flag_that_means_nothing_here_says_why(capsys):
         (["--cuda-graph-bs", "1", "2", "4"], "omit the flag"),
         (["--chunked-prefill-size", "-1"], "always read in chunks"),
         (["--chunked-prefill-size"], "needs a value"),
+        (["--load-format", "bitsandbytes"], "convert them, or use --load-format auto"),
+        (["--schedule-policy", "lpm"], "or by --scheduling-policy priority"),
+        (["--hf-overrides", "{}"], "change that file in a copy"),
     ],
     ids=str,
 )
@@ -79,3 +88,6 @@ def test_every_flag_is_in_the_guide_with_its_meaning():
     for name, flag in PEER_FLAGS.items():
         meaning = f"| {words[flag.means]}{flag.text} |" if words[flag.means] else f"`{flag.text}"
         assert any(re.search(rf"`{name}\b", row) and meaning in row for row in rows), name
+        if flag.only:
+            assert any(f"`{name} {flag.only[0]}`" in row for row in rows)
+            assert f"| other `{name}` | refused: {flag.otherwise} |" in PAGE.read_text()

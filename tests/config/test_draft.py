@@ -202,6 +202,13 @@ def test_an_empty_speculative_config_is_refused_for_its_missing_method():
         choose_dialect(DraftConfig(), vllm={}, sglang={})
 
 
+def test_dspark_without_a_model_is_the_drafter_inside_of_the_target():
+    assert from_vllm({"method": "dspark"}).drafter == "mtp"
+    assert from_vllm({"method": "dspark", "model": "x"}).drafter == "x"
+    assert from_sglang({"algorithm": "dspark"}).drafter == "mtp"
+    assert from_sglang({"algorithm": "DSPARK", "draft_model_path": "x"}).drafter == "x"
+
+
 @pytest.mark.parametrize("method", ["mtp", "deepseek_mtp", "qwen3_5_mtp"])
 def test_every_dialect_has_a_name_for_modules_inside_the_target(method):
     chain = {"steps": 2, "topk": 1, "nodes": 3}

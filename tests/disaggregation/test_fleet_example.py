@@ -1,5 +1,6 @@
-"""The Kubernetes example starts servers with flags that exist."""
+"""The Kubernetes example is valid, and starts servers with flags that exist."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from outrider.cli.model_flags import ModelFlags
 from outrider.cli.serve import ServerFlags
 
 FILE = Path(__file__).parents[2] / "examples/fleet/kubernetes.yaml"
+OBJECTS = list(yaml.safe_load_all(FILE.read_text()))
 SERVERS = [
     each["spec"]["template"]["spec"]
-    for each in yaml.safe_load_all(FILE.read_text())
+    for each in OBJECTS
     if each["kind"] == "Deployment" and "router" not in each["metadata"]["name"]
 ]
 
@@ -28,3 +30,17 @@ def test_a_pod_starts_a_server_and_outlives_its_grace(pod):
     ends_s = float(flags["shutdown_delay"]) + float(flags["shutdown_grace"])
     assert pod["terminationGracePeriodSeconds"] > ends_s
     assert container["readinessProbe"]["httpGet"]["path"] == "/health"
+
+
+@pytest.mark.parametrize("version", ["1.28", "1.37"])
+@pytest.mark.fast_cases(2)
+def test_every_object_follows_the_schema_of_kubernetes(version):
+    """Strictly: a field that the schema does not know is an error."""
+    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    for each in OBJECTS:
+        validate.validate(each, version, strict=True)
+    wrong = copy.deepcopy(OBJECTS[0])
+    container = wrong["spec"]["template"]["spec"]["containers"][0]
+    container["readynessProbe"] = container.pop("readinessProbe")
+    with pytest.raises(validate.ValidationError, match="readynessProbe"):
+        validate.validate(wrong, version, strict=True)

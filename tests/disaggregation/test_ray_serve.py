@@ -32,6 +32,7 @@ SCALING = {
     "min_replicas": 1,
     "max_replicas": 2,
     "target_ongoing_requests": 2,
+    "metrics_interval_s": 0.5,
     "look_back_period_s": 1.0,
     "upscale_delay_s": 1.0,
     "downscale_delay_s": 600.0,

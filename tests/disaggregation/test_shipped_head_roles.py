@@ -1,14 +1,12 @@
 """The default model with its shipped head, in three processes: prefill, decode and a router."""
 
 import contextlib
-import shutil
 import struct
-import subprocess
 
-import httpx
 import pytest
 from support.role_servers import KEY, assert_clean, free_port
-from support.served import LONG_S, ServerProcess, wait_for
+from support.router import RouterProcess, apart
+from support.served import ServerProcess
 
 from outrider.hub.aliases import DEFAULT_ALIAS
 
@@ -62,27 +60,10 @@ def prefill_and_decode(smollm2_folder, tmp_path_factory):
 @pytest.fixture(scope="module", name="router")
 def running_vllm_router(roles, tmp_path_factory):
     """vllm-router passes on fields that it does not know, such as `trace`; the others drop them."""
-    if shutil.which("vllm-router") is None:
-        pytest.skip("vllm-router is not installed (pip install vllm-router)")
-    prefill, decode, bootstrap_port = roles
-    port = free_port()
-    command = ["vllm-router", "--vllm-pd-disaggregation", "--host", "127.0.0.1"]
-    command += ["--port", str(port)]
-    command += ["--prefill", prefill.url, str(bootstrap_port), "--decode", decode.url]
-    command += ["--policy", "round_robin", "--prometheus-port", str(free_port())]
-    with (tmp_path_factory.mktemp("router") / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LONG_S) as client:
-
-        def is_ready():
-            with contextlib.suppress(httpx.HTTPError):
-                return client.get("/health").status_code == 200
-            return False
-
-        wait_for(is_ready)
-        yield client
-    process.kill()
-    process.wait()
+    flags = apart("vllm-router", roles[0], roles[2], roles[1])
+    log = tmp_path_factory.mktemp("router") / "log"
+    with contextlib.closing(RouterProcess("vllm-router", log, *flags)) as router:
+        yield router
 
 
 @pytest.mark.slow
@@ -90,7 +71,7 @@ def running_vllm_router(roles, tmp_path_factory):
 def test_tokens_and_rounds_are_those_of_one_server(roles, router, name):
     prefill, decode, _ = roles
     body = {**BODY, **SETTINGS[name]}
-    answer = router.post("/v1/chat/completions", json={**body, "cache_salt": f"routed {name}"})
+    answer = router.post("/v1/chat/completions", {**body, "cache_salt": f"routed {name}"})
     assert answer.status_code == 200, answer.text
     # Asked without a router and with another salt, the decode server computes all of it.
     alone = decode.post("/v1/chat/completions", {**body, "cache_salt": f"alone {name}"})

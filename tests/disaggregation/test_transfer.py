@@ -113,6 +113,21 @@ def test_requests_of_one_room_share_its_transfer(models):
         pair.assert_no_leak()
 
 
+MESSAGES = 1024  # bytes about a small prompt: the room, page numbers, tags
+
+
+@pytest.mark.parametrize("name", ["none", "relative", "eagle3"])
+def test_the_bytes_that_move_are_those_of_the_pages(models, name):
+    draft, (one,) = draft_of(models, name), submissions()[2:]
+    with pair_of(models.target, draft) as pair:
+        _, _, cached, _ = pair_traces(pair, [one])["r2"]
+        floor = cached // 4 * pair.decode.pages.page_bytes
+        assert floor < pair.decode.engine.stats.transfers.total_bytes < floor + MESSAGES
+        again = replace(one, request_id="again")  # its pages are cached: none is read
+        pair_traces(pair, [again])
+        assert pair.decode.engine.stats.transfers.total_bytes < floor + MESSAGES
+
+
 def test_only_the_pages_that_are_not_cached_travel(models):
     (one,) = submissions()[2:]
     with pair_of(models.target, NoDraft()) as pair:
@@ -125,6 +140,8 @@ def test_only_the_pages_that_are_not_cached_travel(models):
         )
         tokens, _, cached, _ = pair_traces(pair, [one])["r2"]
         assert set(moved) == {3}  # 28 tokens in pages of 4, of which 16 are cached
+        floor = 3 * pair.decode.pages.page_bytes
+        assert floor < pair.decode.engine.stats.transfers.total_bytes < floor + MESSAGES
         assert cached == 28
         pair.assert_no_leak()
     assert tokens == traces(engine_of(models.target, Shape()), [one])["r2"][0]

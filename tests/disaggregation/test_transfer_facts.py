@@ -8,8 +8,8 @@ from support.roles import make_half
 
 from outrider.config.engine_config import EngineConfig
 from outrider.disaggregation.transfer_facts import difference, transfer_facts
+from outrider.hub.weights_fingerprint import fingerprint
 from outrider.runtime.draft_kinds import NoDraft
-from outrider.runtime.node_facts import fingerprint
 
 SETTINGS = settings_of(Shape())
 OTHERS = {

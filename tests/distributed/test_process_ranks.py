@@ -3,9 +3,14 @@
 import pytest
 import torch
 from support.engines import make_submission, run_all
+from support.heads import write_head
+from support.quantised_models import pack_in_place
 from support.rank_matrix import sampling_of
 from support.rank_models import RankFamily
+from support.reference import decode
 from support.thread_ranks import LockstepRunner, ThreadGroup
+from support.tiny import save_tiny
+from transformers import AutoModelForCausalLM
 
 from outrider.config.draft_config import DraftConfig
 from outrider.config.engine_config import (
@@ -16,6 +21,7 @@ from outrider.config.engine_config import (
     ParallelConfig,
 )
 from outrider.engine.engine import Engine
+from outrider.models.model_config import read_config
 from outrider.runtime.model_home import ModelHome
 from outrider.runtime.start_group import RankGroupPlan
 from outrider.runtime.start_runner import open_home
@@ -71,6 +77,38 @@ def test_processes_give_the_bits_of_threads(tmp_path, family, size, drafter, exe
     home = open_home(RankGroupPlan(folder=saved.folder, config=config))
     runner, facts = home.build()
     found = answers(runner, facts)
-    assert home._plan.config.cache.row_snapshots == facts.snapshots.num, "when it wakes up"
+    cache = home._plan.config.cache  # when it wakes up
+    assert cache.row_snapshots == facts.snapshots.num
+    assert cache.window_tokens == facts.memory.windows.num_pages * facts.host.page_size
     assert found == run_threads(saved.folder, config, size)
     assert all(logprobs for _, logprobs in found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("form", "drafter"), [("fp8 blocks", "eagle3"), ("int4 groups", "ngram")])
+def test_processes_share_a_quantised_folder(tmp_path, form, drafter):
+    save_tiny("llama", tmp_path / "model")
+    plain = pack_in_place(tmp_path / "model", form)
+    write_head(tmp_path / "eagle3", read_config(tmp_path / "model"), algorithm="eagle3")
+    config = EngineConfig(
+        dtype="float32",
+        device="cpu",
+        cache=CacheConfig(kv_tokens=1024),
+        limits=LimitsConfig(rows=4, context=128),
+        parallel=ParallelConfig(tensor=2),
+        draft=DraftConfig(
+            drafter=str(tmp_path / drafter) if drafter == "eagle3" else drafter,
+            steps=3,
+            topk=1,
+            adaptive=False,
+        ),
+    )
+    home = open_home(RankGroupPlan(folder=tmp_path / "model", config=config))
+    found = answers(*home.build())
+    assert found == run_threads(tmp_path / "model", config, 2)
+    theirs = AutoModelForCausalLM.from_pretrained(plain).eval()
+    for i, prompt in enumerate(BASE.prompts):
+        right = decode(theirs, prompt, sampling_of(BASE, i), max_tokens=10)
+        tokens, logprobs = found[f"r{i}"]
+        assert tokens == right.tokens
+        assert logprobs == pytest.approx(right.logprobs, abs=1e-4)

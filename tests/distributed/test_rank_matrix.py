@@ -56,10 +56,51 @@ def test_two_ranks_and_more_give_the_reference_tokens(rank_matrix, case):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "drafter"), [("deepseek-v4", "eagle3"), ("deepseek-v4-dspark", "mtp")]
+)
+def test_drafters_on_the_mean_of_streams_give_the_reference_tokens(rank_matrix, family, drafter):
+    case = replace(BASE, family=family, shape=ROWS, drafter=drafter, tree="chain")
+    assert not rank_matrix.mismatches(case)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("case", some_cases(18, seed=0), ids=str)
 def test_every_way_of_running_gives_the_reference_tokens(rank_matrix, case):
     skip_without_grammars(case)
     assert not rank_matrix.mismatches(case)
+
+
+WIDE = Shape(depth=1, kv_tokens=2048, prefix_cache=False)
+NARROW = Shape(depth=1, page_size=4, step_tokens=33)  # chunks of one to nine tokens beside trees
+SCARCE = replace(NARROW, kv_tokens=64, max_context=48)  # rows give way to others
+BITS = [
+    replace(BASE, drafter="relative", shape=NARROW, is_prefix_hit=True),
+    replace(BASE, drafter="eagle3", shape=SCARCE, sampling="warped"),
+    replace(BASE, size=4, drafter="ngram", shape=NARROW, tree="wide", is_adaptive=True),
+    replace(BASE, family="qwen3-moe", drafter="relative", shape=NARROW, is_prefix_hit=True),
+    replace(BASE, family="deepseek-v3", drafter="mtp", shape=NARROW, is_prefix_hit=True),
+    replace(BASE, family="qwen3.5", drafter="mtp", tree="chain", shape=ROWS, is_prefix_hit=True),
+    replace(BASE, family="deepseek-v4", drafter="ngram", tree="chain", shape=ROWS),
+]
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("case", BITS, ids=str)
+def test_on_the_same_ranks_drafts_batches_chunks_and_hits_change_no_bit(rank_matrix, case):
+    """Against plain decoding, one request after the other, each prompt in one chunk."""
+    shape = replace(WIDE, page_size=case.shape.page_size)
+    engine = rank_matrix.engine(replace(case, drafter="none", shape=shape, is_adaptive=False))
+    alone = {}
+    for i in range(len(case.prompts)):
+        alone |= run_all(engine, [submit(case, i)])
+    outputs = rank_matrix.run(case)
+    assert {name: (each.tokens, each.logprobs) for name, each in outputs.items()} == {
+        name: (each.tokens, each.logprobs) for name, each in alone.items()
+    }
+    assert all(len(each.logprobs) == len(each.tokens) > 0 for each in alone.values())
+    if case.shape == SCARCE:
+        assert sum(each.last.progress.preemptions for each in outputs.values())
 
 
 @pytest.mark.matrix

@@ -43,17 +43,15 @@ def nodes_below(node: Node) -> Iterator[Node]:
         yield from nodes_below(child)
 
 
-@settings(max_examples=250, deadline=None)
-@given(sizes=sizes, arrivals=arrivals, scarcity=st.floats(0, 1), seed=st.integers(0, 999))
-def test_every_request_ends_with_its_own_tokens_and_every_page_comes_back(
-    sizes, arrivals, scarcity, seed
-):
-    page_size, context = sizes["page_size"], sizes["max_context"]
-    least = -(-(context + 2 * sizes["nodes"]) // page_size)  # one request must fit
-    num_pages = least + int(scarcity * 4 * least)
-    known = facts(num_pages=num_pages, **sizes)
+def num_pages_of(sizes, scarcity) -> int:
+    least = -(-(sizes["max_context"] + 2 * sizes["nodes"]) // sizes["page_size"])
+    return least + int(scarcity * 4 * least)  # one request must fit
+
+
+def play(known, arrivals, seed):
+    """The prefix cache of an engine after all requests, whose answers were right."""
     engine = Engine(PaperRunner(known, random.Random(seed)), known)
-    tokens, due_aborts = {}, {}
+    tokens, due_aborts, context = {}, {}, known.host.max_context
     pending = {
         f"r{i}": (at, submission(f"r{i}", prompt, max_tokens=n, priority=p, stop=[7] * s), abort)
         for i, (at, prompt, n, p, abort, s) in enumerate(arrivals)
@@ -85,7 +83,17 @@ def test_every_request_ends_with_its_own_tokens_and_every_page_comes_back(
         assert got == (right if name in finished else right[: len(got)])
     cache = engine._scheduler.cache
     assert cache.num_available == cache.num_pages
-    assert sorted(engine._scheduler._free_rows) == list(range(1, sizes["max_rows"] + 1))
+    assert sorted(engine._scheduler._free_rows) == list(range(1, known.host.max_rows + 1))
+    return cache
+
+
+@settings(max_examples=250, deadline=None)
+@given(sizes=sizes, arrivals=arrivals, scarcity=st.floats(0, 1), seed=st.integers(0, 999))
+def test_every_request_ends_with_its_own_tokens_and_every_page_comes_back(
+    sizes, arrivals, scarcity, seed
+):
+    known = facts(num_pages=num_pages_of(sizes, scarcity), **sizes)
+    cache = play(known, arrivals, seed)
     slots = cache.slots
     if sizes["num_snapshots"]:
         assert slots.num_held == 0
@@ -94,3 +102,34 @@ def test_every_request_ends_with_its_own_tokens_and_every_page_comes_back(
     cache.flush()
     assert cache.num_available == cache.num_pages
     assert not sizes["num_snapshots"] or slots.num_free == slots.num
+
+
+windowed_sizes = st.fixed_dictionaries(
+    {
+        "page_size": st.sampled_from([1, 2, 4]),
+        "nodes": st.integers(1, 3),
+        "depth": st.integers(0, 1),
+        "max_rows": st.integers(1, 3),
+        "step_tokens": st.integers(10, 14),
+        "max_context": st.just(80),
+        "prefix_cache": st.booleans(),
+        "window": st.sampled_from([1, 3, 5, 8]),
+    }
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes=windowed_sizes, arrivals=arrivals, scarcity=st.floats(0, 1), seed=st.integers(0, 999))
+def test_no_query_misses_a_token_of_its_window_and_every_window_page_comes_back(
+    sizes, arrivals, scarcity, seed
+):
+    num_pages = num_pages_of(sizes, scarcity)
+    least = facts(num_pages=num_pages, **sizes).most_window_pages  # one request must fit
+    known = facts(num_pages=num_pages, window_pages=least + int(scarcity * least), **sizes)
+    longer = [(at, prompt * 4, *others) for at, prompt, *others in arrivals]
+    cache = play(known, longer, seed)
+    windows = cache.windows
+    assert windows.num_available == windows.num_pages
+    cache.flush()
+    assert cache.num_available == cache.num_pages
+    assert windows._allocator.num_free == windows.num_pages

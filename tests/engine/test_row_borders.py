@@ -1,4 +1,4 @@
-"""Where the row state of requests is saved, with the real scheduler and a model on paper."""
+"""Where texts can be continued, with the real scheduler and a model on paper."""
 
 import random
 
@@ -95,3 +95,12 @@ def test_chats_hit_within_five_percent_of_a_model_without_row_state(nodes, depth
     plain = hit_rate(engine_of(nodes=nodes, depth=depth), seed=3)
     ours = hit_rate(engine_of(nodes=nodes, depth=depth, num_snapshots=64, every=32), seed=3)
     assert ours > 0.95 * plain > 0.5, (ours, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("window", "num_pages"), [(32, 30), (128, 104)])
+def test_chats_of_a_model_with_windows_hit_as_often_as_without(window, num_pages):
+    """Five ends of texts, and what one request can need besides, fit into the window pages."""
+    plain = hit_rate(engine_of(), seed=3)
+    ours = hit_rate(engine_of(window=window, window_pages=num_pages), seed=3)
+    assert ours == plain > 0.5

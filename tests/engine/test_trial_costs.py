@@ -3,6 +3,7 @@
 Steps are measured with noise; what they cost is counted without it.
 """
 
+import math
 import random
 
 import pytest
@@ -10,8 +11,9 @@ from support.hiccups import Adversary, Machine, simulate
 from support.paper import PaperRunner, facts, submission
 
 from outrider.engine.adaptive_drafting import Adaptation
+from outrider.engine.draft_trials import Trial, could_pay
 from outrider.engine.engine import Engine
-from outrider.wire.draft_budget import PLAIN, Budget
+from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
 
 CHAIN = Budget(steps=7, topk=1, nodes=8)
 NOISE = 0.04
@@ -65,6 +67,43 @@ def test_drafts_that_are_dear_by_the_price_of_a_prompt_are_not_tried_blindly():
             ratios.append(sum(run.tokens) / cost / machine.rate(PLAIN))
         print(rows, span, ratios)
         assert sum(ratios) / len(ratios) >= 0.98
+
+
+def test_a_trial_of_dear_drafts_ends_when_it_has_lost_what_trials_may():
+    """One row: two drafts look free by the price of a prompt token, and cost a plain step."""
+    machine = Machine(rows=1, seconds=lambda width: 3.4 + 2.7 * width, accept_rate=0.1)
+    ratios = []
+    for seed in range(12):
+        adaptation = Adaptation(Budget(steps=5, topk=2, nodes=8))
+        adaptation.settle(-1, num_rows=0, num_prompt=43)
+        adaptation.note(-1, seconds=47.0, emitted_per_row=0.0)
+        run = undisturbed(adaptation, machine, seed=seed, num_steps=64)
+        cost = sum(map(machine.cost, run.budgets))
+        ratios.append(sum(run.tokens) / cost / machine.rate(PLAIN))
+    print(ratios)
+    assert sum(ratios) / len(ratios) >= 0.975
+
+
+def test_drafts_that_no_text_would_make_pay_are_tried_once():
+    """One level of two drafts emits two tokens at most, and costs more than two plain steps."""
+    tree, rows = Budget(steps=5, topk=2, nodes=8), 16
+    machine = Machine(rows=rows, seconds=lambda width: 0.95 * width, accept_rate=0.9, noise=NOISE)
+    for seed in SEEDS:
+        adaptation = Adaptation(tree)
+        adaptation.settle(-1, num_rows=0, num_prompt=100)
+        adaptation.note(-1, seconds=machine.seconds(100), emitted_per_row=0.0)
+        run = undisturbed(adaptation, machine, seed=seed, num_steps=1000)
+        assert sum(budget != PLAIN for budget in run.budgets) == 1
+
+
+def test_drafts_that_an_easy_text_would_make_pay_are_tried_again():
+    ladder = ladder_of(Budget(steps=5, topk=2, nodes=8), is_shared=False)
+    found = {}
+    for seconds in (2.3, 2.5):
+        trial = Trial(rung=1, since=0, most_s=math.inf)
+        trial.seconds.note(seconds)  # with 2 drafts; with all 7 it is 5.55 or 6.25 for 6 tokens
+        found[seconds] = could_pay(ladder, trial, 1.0)
+    assert found == {2.3: True, 2.5: False}
 
 
 def test_a_small_batch_begins_with_drafts_that_are_free_by_the_price_of_a_prompt():

@@ -6,11 +6,12 @@ import pytest
 import torch
 from support.captured_prompts import run_prompts
 from support.engines import Shape, engine_of
-from support.matrix import TREES, mismatches, some_cases
+from support.matrix import TREES, Case, mismatches, some_cases
 from support.poison import answers
 
 from outrider.kv.per_layer_attention import PerLayerAttention
 from outrider.kv.reference_attention import ReferenceAttention
+from outrider.step import fill_plan
 
 ROLES = [
     ("per_layer", "per_layer"),
@@ -57,6 +58,54 @@ def test_layers_that_plan_for_themselves_leave_the_same_drafts_and_kv(
     for right, got in zip(planned, found, strict=True):
         assert (got.tokens, got.trees) == (right.tokens, right.trees)
         assert all(torch.equal(a, b) for a, b in zip(got.pools, right.pools, strict=True))
+
+
+def bake_wrong_places(monkeypatch):
+    """Plans write the KV of every query token one slot further. Nothing else of them changes."""
+    place = fill_plan.place_queries
+
+    def misplaced(plan, tree, **how):
+        place(plan, tree, **how)
+        slots = plan.queries.slots
+        slots.add_(slots >= how["page_size"])
+
+    monkeypatch.setattr(fill_plan, "place_queries", misplaced)
+
+
+WRONG = [("compiled", False), ("reference", False), ("per_layer", True)]
+
+
+@pytest.mark.fast_cases(1)
+@pytest.mark.parametrize(("attention", "is_right"), WRONG)
+@pytest.mark.parametrize(("target", "drafter"), [("llama", "none"), ("deepseek-v3", "none")])
+def test_write_targets_that_are_wrong_in_the_plan_are_noticed(
+    targets, monkeypatch, target, drafter, attention, is_right
+):
+    """A mistake, put back. Layers that plan for themselves do not read the wrong places, so the two
+    ways differ: comparing them tests writes, too.
+    """
+    bake_wrong_places(monkeypatch)
+    shape = Shape(attention=attention, step_tokens=64, executor="tape")
+    found = mismatches(targets[target], Case(shape, False, "greedy", drafter))
+    assert (not found) is is_right
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_wrong_write_targets_of_one_role_change_what_that_role_does(models, monkeypatch, role):
+    """Of a target the tokens, of a drafter which of them it proposed."""
+    own = {"target": ("compiled", "per_layer"), "draft": ("per_layer", "compiled")}[role]
+    shape, both = Shape(pad=8, step_tokens=64), ("per_layer", "per_layer")
+    right = run_prompts(models, with_roles(shape, both), "relative", "chain")
+    bake_wrong_places(monkeypatch)
+    same = run_prompts(models, with_roles(shape, both), "relative", "chain")
+    found = run_prompts(models, with_roles(shape, own), "relative", "chain")
+    assert [(each.tokens, each.trees) for each in same] == [
+        (each.tokens, each.trees) for each in right
+    ]
+    are_tokens_equal = [each.tokens for each in found] == [each.tokens for each in right]
+    assert are_tokens_equal is (role == "draft")
+    assert [each.trees for each in found] != [each.trees for each in right]
 
 
 @pytest.mark.fast_cases(0)

@@ -9,13 +9,14 @@ import pytest
 from support.engines import UNLIMITED, Shape, engine_of, make_submission, run_all
 from support.grammars import PlainMasks, decode_plainly, is_prefix_of, spelled
 from support.matchers import MatcherStates, match_in_this_process
-from support.matrix import TREES
+from support.matrix import LOOKUPS, TREES
+from support.rungs import RandomRungs, different_bits
 from support.tiny import VOCAB
 from support.tiny_vocabulary import END, OTHER_END, SPECS, TINY
 
 from outrider.ops.sampling.sample_token import NOTHING_LEFT
-from outrider.runtime.draft_kinds import NgramDraft
 from outrider.runtime.row_errors import FAILURES
+from outrider.runtime.runner import Runner
 from outrider.structured import matcher_process, row_grammars
 from outrider.structured.grammar_cache import GrammarCache
 from outrider.structured.grammar_matcher import MatcherState
@@ -94,12 +95,6 @@ def all_cases():
         yield Case(shape, sampling, drafter, tree, hit)
 
 
-def draft_of(models, case):
-    if case.drafter == "ngram":
-        return NgramDraft(budget=TREES[case.tree], min_match=1, max_match=3)
-    return models.draft(case.drafter, TREES[case.tree])
-
-
 def make_submissions(sampling, *, specs=tuple(SPECS)):
     """A batch of every grammar and, last, a row without one."""
     grammars = [Grammar(spec=SPECS[name], ends=(END,)) for name in specs]
@@ -121,12 +116,17 @@ def make_submissions(sampling, *, specs=tuple(SPECS)):
 
 
 def wrong_answers(models, grammar_cache, right, case):
-    engine = engine_of(models.target, case.shape, draft_of(models, case), grammar_cache)
+    draft = models.draft(case.drafter, TREES[case.tree])
+    engine = engine_of(models.target, case.shape, draft, grammar_cache)
     submissions = make_submissions(case.sampling)
     if case.is_prefix_hit:
         run_all(engine, submissions)
     outputs = run_all(engine, submissions)
     assert engine.num_failed_steps == 0
+    return not_right(outputs, submissions, right)
+
+
+def not_right(outputs, submissions, right):
     return [
         f"{each.request_id}: {spelled(outputs[each.request_id].tokens)!r}"
         for each in submissions
@@ -138,6 +138,48 @@ def wrong_answers(models, grammar_cache, right, case):
 @pytest.mark.parametrize("case", random.Random(6).sample(list(all_cases()), 24), ids=str)
 def test_a_grammar_row_answers_as_plain_decoding_does(models, grammar_cache, right, case):
     assert wrong_answers(models, grammar_cache, right, case) == []
+
+
+def shared_cases():
+    """Other ways to run the same rows, for every drafter with scores."""
+    rng, trees = random.Random(7), [tree for tree in TREES if TREES[tree].nodes > 2]
+    for drafter, sampling in itertools.product(["twin", "relative", *LOOKUPS, "merged"], SAMPLINGS):
+        tree, pad, depth = rng.choice(trees), rng.choice([1, 4]), rng.choice([0, 1])
+        tokens = 4 * TREES[tree].nodes + rng.choice([1, 60])
+        shape = Shape(executor=rng.choice(["eager", "tape"]), depth=depth, pad=pad)
+        hit = rng.random() < 0.5
+        yield Case(replace(shape, step_tokens=tokens), sampling, drafter, tree, hit)
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("case", list(shared_cases()), ids=str)
+def test_grammar_rows_that_share_any_number_of_drafts_answer_as_plain_decoding_does(
+    models, grammar_cache, right, case, monkeypatch
+):
+    """Beside rows without a grammar, with caps of their own, and log-probabilities to the bit."""
+    ragged, launch = [], Runner._launch
+
+    def watch(self, plan):
+        ragged.append(plan.shape.ragged)
+        return launch(self, plan)
+
+    monkeypatch.setattr(Runner, "_launch", watch)
+    asked = LogprobsWanted(chosen=True, top=1)
+    submissions = [
+        replace(each, sampling=replace(each.sampling, logprobs=asked))
+        for each in make_submissions(case.sampling)
+    ]
+    draft = models.draft(case.drafter, TREES[case.tree])
+    engine = engine_of(models.target, case.shape, draft, grammar_cache)
+    engine._scheduler._policy = RandomRungs(TREES[case.tree], seed=len(str(case)))
+    if case.is_prefix_hit:
+        run_all(engine, submissions)
+    outputs = run_all(engine, submissions)
+    assert not_right(outputs, submissions, right) == []
+    plain = engine_of(models.target, Shape(prefix_cache=False), grammars=grammar_cache)
+    alone = {each.request_id: run_all(plain, [each])[each.request_id] for each in submissions}
+    assert not different_bits(outputs, alone)
+    assert any(ragged)
 
 
 @pytest.mark.matrix

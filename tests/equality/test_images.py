@@ -4,10 +4,17 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
-from support.heads import write_head
-from support.tiny_qwen_vl import make_tiny_qwen_vl
+from support.seeing import PARAMS, PROMPTS, SMALL, WIDE, Seeing
+from support.tiny_qwen_vl import (
+    make_tiny_qwen3_5,
+    make_tiny_qwen3_vl,
+    make_tiny_qwen3_vl_moe,
+    make_tiny_qwen_vl,
+)
 from support.tiny_vision import data_url, make_tiny_vision, picture
+from transformers import AutoModelForImageTextToText
 
 from outrider import LLM, SamplingParams
 from outrider.cli.model_flags import ModelFlags
@@ -15,56 +22,18 @@ from outrider.config.draft_config import NO_DRAFT
 from outrider.errors import ConfigError, RequestError
 from outrider.frontend.call_cost import MAX_IMAGE_BYTES, CallLimits, PromptRequest
 from outrider.frontend.images.image_limits import ImageLimits
+from outrider.frontend.images.image_processor import load_processor
+from outrider.frontend.images.qwen_vl_processor import QwenVLProcessor
 from outrider.frontend.prompts import parse_prompt
-from outrider.models.model_config import read_config
+from outrider.hub.vision_config import read_vision
+from outrider.models.decoder import Deepstack
 from outrider.models.vision.idefics3_tower import Idefics3Tower
-from outrider.models.vision.qwen2_5_vl_tower import Qwen2_5VLTower
+from outrider.models.vision.qwen_vl_tower import QwenVLTower
+from outrider.models.vision.vision_tower import load_tower
 from outrider.step import planner
+from outrider.step.input_embeds import EmbedsBuffer
 from outrider.step.row_table import RowTable
 from outrider.wire.image_span import ImageSpan
-
-PARAMS = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
-WIDE, SMALL, TALL = picture(1, 30, 20), picture(2, 10, 12), picture(3, 16, 40)
-PROMPTS = {  # @ is the placeholder of an image
-    "middle": ("see @ now", [WIDE]),
-    "three": ("@x@ y@z", [WIDE, SMALL, TALL]),
-    "text": ("plain", []),
-    "first": ("@abcabcabc", [SMALL]),
-}
-
-
-class Seeing:
-    """A tiny model of a family that reads images, and what transformers answers."""
-
-    def __init__(self, tiny, placeholder):
-        self.folder = tiny.folder
-        self.placeholder = placeholder
-        self._tiny = tiny
-
-    def spelled(self, text):
-        return text.replace("@", self.placeholder)
-
-    def reference(self, text, images, **more):
-        return self._tiny.reference(self.spelled(text), images, **more)
-
-    def prompt(self, text, images):
-        spelled = self.spelled(text)
-        return {"prompt": spelled, "multi_modal_data": {"image": images}} if images else spelled
-
-    def load(self, **more):
-        """Chunks of 14 tokens end inside of images."""
-        usual = {"draft": "none", "block_size": 4, "max_num_batched_tokens": 14, "max_num_seqs": 4}
-        sizes = {"dtype": "float32", "device": "cpu", "max_model_len": 160, "kv_tokens": 640}
-        return LLM(self.folder, **{**usual, **sizes, **more})
-
-    def answers(self, llm, prompts=PROMPTS):
-        """Prompt and answer of each, all in one batch."""
-        given = [self.prompt(*prompt) for prompt in prompts.values()]
-        outputs = llm.generate(given, PARAMS, use_tqdm=False)
-        return {
-            name: (each.prompt_token_ids, each.outputs[0].token_ids)
-            for name, each in zip(prompts, outputs, strict=True)
-        }
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +47,13 @@ def qwen(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def families(smolvlm, qwen):
-    return {"smolvlm": smolvlm, "qwen": qwen}
+def qwen3(tmp_path_factory):
+    return Seeing(make_tiny_qwen3_vl(tmp_path_factory.mktemp("qwen3")), "<|image_pad|>")
+
+
+@pytest.fixture(scope="module")
+def families(smolvlm, qwen, qwen3):
+    return {"smolvlm": smolvlm, "qwen": qwen, "qwen3": qwen3}
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +69,7 @@ def llm(smolvlm):
     return smolvlm.load()
 
 
-@pytest.mark.parametrize("family", ["smolvlm", "qwen"])
+@pytest.mark.parametrize("family", ["smolvlm", "qwen", "qwen3"])
 def test_images_give_the_tokens_of_transformers_cold_and_cached(families, references, family):
     seeing = families[family]
     llm = seeing.load()
@@ -162,14 +136,14 @@ def test_an_image_takes_a_bound_of_memory_until_it_is_resized(llm, smolvlm):
 def test_long_images_beside_each_other_run_the_tower_once(qwen, monkeypatch):
     """Their prompts share steps of 14 tokens, and the device keeps embeddings of as many."""
     prompts = {str(seed): (f"{'abc'[seed]}@xy", [picture(seed, 40, 40)]) for seed in range(3)}
-    num_runs, encode = [], Qwen2_5VLTower.encode
+    num_runs, encode = [], QwenVLTower.encode
 
     def counted(self, pixels):
         num_runs.append(pixels.num_tokens)
         return encode(self, pixels)
 
     llm = qwen.load()
-    monkeypatch.setattr(Qwen2_5VLTower, "encode", counted)
+    monkeypatch.setattr(QwenVLTower, "encode", counted)
     assert qwen.answers(llm, prompts) == {
         name: qwen.reference(*prompt) for name, prompt in prompts.items()
     }
@@ -213,32 +187,6 @@ def test_positions_without_their_axes_are_noticed(qwen, references, monkeypatch,
     assert (answers == references["qwen"]) is (mistake == "none")
 
 
-DRAFTS = {
-    "ngram": {"draft": "ngram"},
-    "tree": {"draft": "ngram", "topk": 2, "nodes": 6, "steps": 3},
-    "eagle3": {"topk": 2, "nodes": 5, "steps": 3},
-}
-CASES = [
-    ("smolvlm", "ngram", "tape"),
-    ("qwen", "tree", "tape"),
-    ("qwen", "eagle3", "tape"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "draft", "executor"), CASES)
-def test_drafts_change_no_token_after_images(
-    families, references, tmp_path, family, draft, executor
-):
-    seeing, more = families[family], DRAFTS[draft]
-    if draft == "eagle3":
-        write_head(tmp_path / "head", read_config(seeing.folder), algorithm="eagle3")
-        more = {**more, "draft": tmp_path / "head"}
-    llm = seeing.load(executor=executor, adaptive=False, max_num_batched_tokens=46, **more)
-    for _ in range(3):  # the tape replays shapes that it has seen
-        assert seeing.answers(llm) == references[family]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["smolvlm", "qwen"])
 def test_a_preempted_request_keeps_its_images(families, family):
@@ -250,6 +198,48 @@ def test_a_preempted_request_keeps_its_images(families, family):
     wanted = seeing.reference(*prompt, max_tokens=40)[1]
     assert [each.outputs[0].token_ids for each in outputs] == [wanted] * 3
     assert sum(each.timing.preemptions for each in outputs) > 0
+
+
+@pytest.mark.parametrize("family", ["qwen", "qwen3"])
+def test_a_tower_in_bfloat16_has_the_angles_of_float32(families, family):
+    """Rounded with the weights, frequencies would be wrong by whole patches in large images."""
+    seeing = families[family]
+    tower = load_tower(seeing.folder, dtype=torch.bfloat16, device=torch.device("cpu"))
+    theirs = AutoModelForImageTextToText.from_pretrained(seeing.folder, dtype=torch.bfloat16)
+    processed = QwenVLProcessor.load(seeing.folder).process(picture(9, 40, 40))
+    (pixels,) = processed.tiles
+    cut = seeing._tiny.images(images=[picture(9, 40, 40)], return_tensors="pt")
+    with torch.inference_mode():
+        wanted = theirs.model.visual(
+            cut["pixel_values"].bfloat16(), grid_thw=cut["image_grid_thw"]
+        ).pooler_output
+    assert torch.equal(tower.encode(pixels)[:, : wanted.shape[1]], wanted)
+
+
+@pytest.mark.parametrize("mistake", ["none", "no deepstack", "one layer late", "stale"])
+def test_deepstack_that_is_wrong_is_noticed(qwen3, references, monkeypatch, mistake):
+    """Mistakes, put back. A prompt of embeddings runs where the image of another one was."""
+    add, send = Deepstack.add_, EmbedsBuffer._send
+    if mistake == "no deepstack":
+        monkeypatch.setattr(Deepstack, "add_", lambda self, stream, depth: None)
+    if mistake == "one layer late":
+        late = lambda self, stream, depth: add(self, stream, depth=depth - 1)  # noqa: E731
+        monkeypatch.setattr(Deepstack, "add_", late)
+    if mistake == "stale":
+        monkeypatch.setattr(
+            EmbedsBuffer, "_send", lambda self, span, to: send(self, span, to[:, : span.width])
+        )
+    llm = qwen3.load(max_num_batched_tokens=90, enable_prompt_embeds=True)
+    prompts = {name: PROMPTS[name] for name in ("three", "text")}
+    answers = qwen3.answers(llm, prompts)
+    ids, wanted = qwen3.reference("other words", [])
+    embeds = qwen3._tiny.theirs.get_input_embeddings()(torch.tensor(ids)).data
+    near = {"prompt_embeds": embeds * 1.0001}  # equal ones would run as tokens
+    (output,) = llm.generate(near, PARAMS, use_tqdm=False)
+    assert answers["text"] == references["qwen3"]["text"]
+    is_right = answers == {name: references["qwen3"][name] for name in prompts}
+    assert is_right is (mistake in ("none", "stale"))
+    assert (output.outputs[0].token_ids == wanted) is (mistake != "stale")
 
 
 @pytest.mark.slow
@@ -277,6 +267,71 @@ def test_published_folders_of_qwen_have_other_names(qwen, references, tmp_path):
         published.load()
 
 
+def test_without_images_no_tower_is_loaded(qwen3, references, tmp_path):
+    """Neither its tensors nor the image processor is needed."""
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((qwen3.folder / name).read_bytes())
+    tensors = load_file(qwen3.folder / "model.safetensors")
+    text = {name: each for name, each in tensors.items() if ".visual." not in name}
+    save_file(text, tmp_path / "model.safetensors")
+    blind = Seeing(qwen3._tiny, qwen3.placeholder)
+    blind.folder = tmp_path
+    llm = blind.load(limit_mm_per_prompt={"image": 0})
+    answers = blind.answers(llm, {"text": PROMPTS["text"]})
+    assert answers["text"] == references["qwen3"]["text"]
+    with pytest.raises(RequestError, match=r"or raise --limit-mm-per-prompt image=1"):
+        blind.answers(llm, {"middle": PROMPTS["middle"]})
+
+
+def test_qwen3_5_reads_texts_alone_without_an_image_processor(tmp_path):
+    seeing = Seeing(make_tiny_qwen3_5(tmp_path), "<|image_pad|>")
+    (tmp_path / "preprocessor_config.json").unlink()
+    llm = seeing.load()
+    assert seeing.answers(llm, {"text": PROMPTS["text"]})["text"] == seeing.reference("plain", [])
+    with pytest.raises(RequestError, match=r"or add its preprocessor_config.json to the folder"):
+        seeing.answers(llm, {"middle": PROMPTS["middle"]})
+
+
+@pytest.mark.parametrize("layers", [[0, 9], [1, 1]])
+def test_deepstack_layers_that_the_tower_does_not_have_are_refused(tmp_path, layers):
+    make_tiny_qwen3_vl(tmp_path)
+    path = tmp_path / "config.json"
+    fields = json.loads(path.read_text())
+    fields["vision_config"]["deepstack_visual_indexes"] = layers
+    path.write_text(json.dumps(fields))
+    with pytest.raises(ConfigError, match=r"deepstack_visual_indexes, got \[., .\]; fix"):
+        load_tower(tmp_path, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def test_qwen3_5_takes_the_processor_file_that_transformers_5_saves(tmp_path):
+    make_tiny_qwen3_5(tmp_path)
+    old = tmp_path / "preprocessor_config.json"
+    whole = {"image_processor": json.loads(old.read_text()), "processor_class": "Qwen3VLProcessor"}
+    old.unlink()
+    (tmp_path / "processor_config.json").write_text(json.dumps({"processor_class": "None"}))
+    assert not read_vision(tmp_path).reads_images
+    (tmp_path / "processor_config.json").write_text(json.dumps(whole))
+    vision = read_vision(tmp_path)
+    assert vision.reads_images
+    tiles = load_processor(tmp_path, vision).process(SMALL).tiles
+    assert len(tiles) == 1
+
+
+@pytest.mark.slow
+def test_qwen3_vl_has_a_form_with_experts(tmp_path):
+    seeing = Seeing(make_tiny_qwen3_vl_moe(tmp_path), "<|image_pad|>")
+    wanted = {name: seeing.reference(*prompt) for name, prompt in PROMPTS.items()}
+    drafted = {"draft": "ngram", "max_num_batched_tokens": 46}
+    assert seeing.answers(seeing.load(**drafted)) == wanted
+    tensors = load_file(tmp_path / "model.safetensors")
+    published = {  # transformers saves experts as its modules have them
+        name: each.transpose(1, 2).contiguous() if ".experts." in name else each
+        for name, each in tensors.items()
+    }
+    save_file(published, tmp_path / "model.safetensors")
+    assert seeing.answers(seeing.load(**drafted)) == wanted
+
+
 @pytest.mark.slow
 def test_smolvlm2_has_another_name_for_the_same_model(smolvlm, references, tmp_path):
     for path in smolvlm.folder.iterdir():
@@ -291,8 +346,8 @@ def test_smolvlm2_has_another_name_for_the_same_model(smolvlm, references, tmp_p
 
 
 @pytest.mark.slow
-def test_every_rank_encodes_images_for_itself(qwen, references):
-    assert qwen.answers(qwen.load(tensor_parallel_size=2)) == references["qwen"]
+def test_every_rank_encodes_images_for_itself(qwen3, references):
+    assert qwen3.answers(qwen3.load(tensor_parallel_size=2)) == references["qwen3"]
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ prompts = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_penalties", [False, pytest.param(True, marks=pytest.mark.slow)])
 @settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

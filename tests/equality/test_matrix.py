@@ -32,6 +32,12 @@ def test_models_that_draft_in_one_pass_give_the_reference_tokens(targets, case):
     assert not mismatches(targets[case.target], case)
 
 
+@pytest.mark.fast_cases(1)
+@pytest.mark.parametrize("case", some_cases(8, seed=4, drafters=("eagle3-mla",)), ids=str)
+def test_heads_with_latents_give_the_reference_tokens(targets, case):
+    assert not mismatches(targets[case.target], case)
+
+
 @pytest.mark.matrix
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("drafter", "tree"), DRAFTS)

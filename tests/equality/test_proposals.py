@@ -9,100 +9,25 @@ from dataclasses import replace
 import pytest
 import torch
 from support.engines import Shape, engine_of, make_submission, run_all
-from support.forced_rounds import ForcedRounds, SomeStepsDraft
-from support.head_oracle import Oracle
-from support.heads import Variant, head_tensors, write_head
-from support.tiny import VOCAB
+from support.forced_rounds import SomeStepsDraft
+from support.head_rounds import CHAIN, GREEDY, PROMPT, TREE, mistakes
+from support.heads import Variant, write_head
 
-from outrider.engine.draft_policy import WholeBudget
 from outrider.models.eagle.eagle_layer import HeadLayer
 from outrider.models.eagle.head_loader import load_head
+from outrider.models.layers.mla import LatentWriter
 from outrider.ops.tree import draft_hidden_states
 from outrider.runtime.draft_kinds import ModelDraft
 from outrider.spec.model_drafter import ModelDrafter
-from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget
-from outrider.wire.row_sampling import RowSampling
+from outrider.wire.draft_budget import PLAIN, UNBOUNDED
 
-STEPS = 3
 VARIANTS = {
     "eagle": Variant(algorithm="eagle"),
     "eagle3": Variant(),
     "eagle3.1": Variant(fc_norm=True, norm_output=True, norm_before_residual=True),
     "two layers": Variant(num_layers=2, later_norm="hidden_norm"),
+    "latents": Variant(has_latents=True, query_rank=14),
 }
-PROMPT = [(11 * i + 5) % VOCAB for i in range(21)]
-CHAIN = Budget(steps=STEPS, topk=1, nodes=STEPS + 1)
-TREE = Budget(steps=STEPS, topk=3, nodes=12)
-GREEDY = RowSampling(seed=0, temperature=0.0)
-
-
-class Spy(ForcedRounds):
-    """Notes every proposal of the first row as well."""
-
-    def __init__(self, monkeypatch, engine, seed):
-        super().__init__(monkeypatch, engine, seed)
-        self.proposals = []
-        propose = ModelDrafter.propose
-
-        def noted(drafter, plan, table):
-            tree = propose(drafter, plan, table)
-            if plan.shape.rows:
-                self.proposals.append(tree.tokens[0, 1:].tolist())
-            return tree
-
-        monkeypatch.setattr(ModelDrafter, "propose", noted)
-
-
-def mistakes(
-    models,
-    monkeypatch,
-    folder,
-    variant,
-    shape,
-    *,
-    seed=0,
-    is_prefix_hit=False,
-    budget=CHAIN,
-    policy=None,
-):
-    """Rounds whose proposal is not the oracle's: a whole chain, or a tree's best first node."""
-    write_head(folder, models.target.config, **_flags(variant))
-    head = load_head(
-        folder,
-        target=models.target,
-        target_folder=models.folder,
-        dtype="float32",
-        device=torch.device("cpu"),
-    )
-    weights = head_tensors(models.target.config, variant, seed=0)
-    oracle = Oracle(models.theirs, variant.complete(models.target.config), weights)
-    engine = engine_of(models.target, shape, ModelDraft(model=head, budget=budget))
-    if is_prefix_hit:
-        run_all(engine, [make_submission("before", [*PROMPT, 1, 2, 3], GREEDY, max_tokens=2)])
-    engine._scheduler._policy = policy or WholeBudget()
-    spy = Spy(monkeypatch, engine, seed)
-    outputs = run_all(engine, [make_submission("r", PROMPT, GREEDY, max_tokens=16)])["r"]
-    if is_prefix_hit:
-        assert outputs.last.progress.cached
-    text, rest, wrong = [*PROMPT, outputs.tokens[0]], outputs.tokens[1:], []
-    with torch.no_grad():
-        for proposal, kept in zip(spy.proposals, spy.accepted, strict=True):
-            if not rest:
-                break  # with overlap a round may run after the answer has ended
-            right = oracle.chain(text, STEPS if budget == CHAIN else 1, head.target_ids)
-            if proposal and proposal[: len(right)] != right:
-                wrong.append(f"after {len(text)} tokens: {proposal} instead of {right}")
-            text, rest = text + rest[: kept + 1], rest[kept + 1 :]
-    assert len([each for each in spy.proposals if each]) > 3
-    assert policy is None or [] in spy.proposals
-    assert max(spy.accepted) > 0
-    return wrong
-
-
-def _flags(variant):
-    default = Variant()
-    fields = {name: getattr(variant, name) for name in Variant.__dataclass_fields__}
-    return {k: v for k, v in fields.items() if v != getattr(default, k) or k == "algorithm"}
 
 
 @pytest.mark.fast_cases(5)
@@ -204,6 +129,24 @@ def keep_the_state_of_the_first_node(monkeypatch):
         original(self, plan, replace(outcome, verify_result=verify_result), table)
 
     monkeypatch.setattr(ModelDrafter, "observe", stale)
+
+
+def write_the_rotary_keys_of_latents_unrotated(monkeypatch):
+    """The catch-up of a head with latents forgets what its forward pass does."""
+    write = LatentWriter.__call__
+
+    def unrotated(self, x, layer, step):
+        rotation = step.rotation
+        cos, sin = torch.ones_like(rotation.cos), torch.zeros_like(rotation.sin)
+        write(self, x, layer, replace(step, rotation=replace(rotation, cos=cos, sin=sin)))
+
+    monkeypatch.setattr(LatentWriter, "__call__", unrotated)
+
+
+def test_proposals_betray_latents_that_are_caught_up_wrongly(models, monkeypatch, tmp_path):
+    write_the_rotary_keys_of_latents_unrotated(monkeypatch)
+    shape = Shape(page_size=4, step_tokens=7, max_rows=1)
+    assert mistakes(models, monkeypatch, tmp_path, VARIANTS["latents"], shape)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Models whose layers differ from a Llama: speculation changes no token, however steps are run."""
 
 from dataclasses import replace
-from functools import cache
 from itertools import product
 
 import pytest
@@ -9,17 +8,11 @@ import torch
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import MAX_TOKENS, PROMPTS, right_answer, sampling_of
 from support.styled_families import STYLED_FAMILIES
-from support.styled_models import StyledModels, mismatches
+from support.styled_models import mismatches
 from support.tiny import tiny_model
 
 from outrider.kv import compiled_attention
 from outrider.wire.embedded_span import EmbeddedSpan
-
-
-@pytest.fixture(scope="session")
-def models_of(tmp_path_factory):
-    return cache(lambda family: StyledModels(family, tmp_path_factory.mktemp("styled")))
-
 
 CASES = list(
     product(STYLED_FAMILIES, ["none", "ngram", "relative", "eagle3"], ["chain", "tree"], [0, 1])

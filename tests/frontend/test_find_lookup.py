@@ -1,5 +1,7 @@
 """Names such as "head+suffix": a drafter and a lookup."""
 
+from pathlib import Path
+
 import pytest
 
 from outrider.config.draft_config import DraftConfig
@@ -13,7 +15,8 @@ FOLDER = str(shipped_head(DEFAULT_ALIAS).folder)
 
 
 def find(name: str, model: str = DEFAULT_ALIAS) -> DraftConfig:
-    return find_drafter(DraftConfig(drafter=name), model=model, reporter=SilentReporter())
+    config, folder = DraftConfig(drafter=name), Path(model)
+    return find_drafter(config, model=model, folder=folder, reporter=SilentReporter())
 
 
 @pytest.mark.parametrize("name", ["head+suffix", "auto+suffix", f"{FOLDER}+suffix"])

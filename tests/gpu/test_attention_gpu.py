@@ -204,10 +204,19 @@ def test_sliding_windows_and_capped_scores_are_close_to_the_reference(window, dt
     assert_like_reference(backend_of(model), case)
 
 
-@pytest.mark.parametrize("window", [33, 700])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [33, 256, 1024])
+def test_attention_chunks_are_close_to_the_reference(size, dtype):
+    model = replace(model_of(dtype=dtype), attention_chunk=size)
+    chunks = {6: (70, 300), 7: (0, 5), 8: (1500, 900)}
+    case = make_case(model, lengths=[0, 30, 256, 1022, 3000], nodes=6, chunks=chunks)
+    assert_like_reference(backend_of(model), case)
+
+
+@pytest.mark.parametrize("style", [{"window": 33}, {"window": 700}, {"attention_chunk": 185}])
 @pytest.mark.parametrize("rows", [3, 300])  # parallel splits, and tiles that read whole texts
-def test_a_windowed_node_has_the_bits_of_a_decode_of_its_path(rows, window):
-    model = replace(LLAMA, window=window)
+def test_a_windowed_node_has_the_bits_of_a_decode_of_its_path(rows, style):
+    model = replace(LLAMA, **style)
     case = make_case(model, lengths=[(37 * row) % 1200 for row in range(rows)], nodes=5, seed=4)
     out, backend = run(backend_of(model), case), backend_of(model)
     for row in (0, 1, rows - 1):
@@ -241,3 +250,11 @@ def test_a_windowed_chunk_has_the_bits_of_decode_rows(has_sinks):
     model = replace(model_of(kv_heads=1), window=500, has_sinks=has_sinks)
     case = make_case(model, lengths=[], chunks={1: (0, 2000)}, seed=2)
     assert_chunk_equals_decodes(backend_of(model), case, [0, 63, 499, 500, 501, 1023, 1999])
+
+
+@pytest.mark.parametrize("size", [500, 512])  # of 512, most blocks need no mask
+def test_attention_chunks_of_a_prompt_have_the_bits_of_decode_rows(size):
+    model = replace(model_of(kv_heads=1), attention_chunk=size)
+    case = make_case(model, lengths=[], chunks={1: (0, 2000)}, seed=2)
+    places = [0, 63, size - 1, size, size + 1, 1023, 1024, 1999]
+    assert_chunk_equals_decodes(backend_of(model), case, places)

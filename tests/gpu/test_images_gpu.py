@@ -4,21 +4,26 @@ import pytest
 
 pytest.importorskip("PIL")  # the vision extra; transformers is there for other tests
 
-from support.tiny_qwen_vl import make_tiny_qwen_vl
+from support.tiny_qwen_vl import make_tiny_qwen3_vl, make_tiny_qwen_vl
 from support.tiny_vision import make_tiny_vision, picture
 
 from outrider import LLM, SamplingParams
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
 IMAGES = [picture(1, 30, 20), picture(2, 10, 12)]
-FAMILIES = {"<image>": make_tiny_vision, "<|image_pad|>": make_tiny_qwen_vl}
+FAMILIES = {
+    "smolvlm": ("<image>", make_tiny_vision),
+    "qwen2.5-vl": ("<|image_pad|>", make_tiny_qwen_vl),
+    "qwen3-vl": ("<|image_pad|>", make_tiny_qwen3_vl),
+}
 
 
 @pytest.mark.parametrize("draft", ["none", "ngram"])
 @pytest.mark.parametrize("executor", ["eager", "graph"])
-@pytest.mark.parametrize("placeholder", FAMILIES)
-def test_images_give_the_tokens_of_transformers(tmp_path, placeholder, executor, draft):
-    tiny = FAMILIES[placeholder](tmp_path)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_images_give_the_tokens_of_transformers(tmp_path, family, executor, draft):
+    placeholder, make = FAMILIES[family]
+    tiny = make(tmp_path)
     text = f"{placeholder}abcabc{placeholder} ab"
     wanted = tiny.reference(text, IMAGES)
     llm = LLM(
@@ -39,9 +44,10 @@ def test_images_give_the_tokens_of_transformers(tmp_path, placeholder, executor,
             assert (output.prompt_token_ids, output.outputs[0].token_ids) == wanted
 
 
-def test_long_images_beside_each_other_wait_on_the_host(tmp_path):
+@pytest.mark.parametrize("make", [make_tiny_qwen_vl, make_tiny_qwen3_vl])
+def test_long_images_beside_each_other_wait_on_the_host(tmp_path, make):
     """Their prompts share steps of 14 tokens, and the device keeps embeddings of as many."""
-    tiny = make_tiny_qwen_vl(tmp_path)
+    tiny = make(tmp_path)
     prompts = [
         (f"{letter}<|image_pad|>xy", [picture(at, 40, 40)]) for at, letter in enumerate("abc")
     ]

@@ -12,6 +12,7 @@ from support.attention_cases import (
     assert_chunks_equal_whole,
     assert_like_reference,
     assert_nodes_equal_decodes,
+    assert_ragged_like_whole,
     chain_ancestors,
     latent_model,
     level_ancestors,
@@ -38,6 +39,7 @@ from outrider.ops.attention.latent_slices_triton import ways_to_slice
 from outrider.ops.linear.head_linear_triton import head_linear_triton
 
 DRAFTS = [("none", "chain"), ("twin", "chain"), ("relative", "tree"), ("eagle3", "wide")]
+DRAFTS += [("eagle3-mla", "tree")]
 EXECUTORS = ["eager", "graph", "breakable"]
 
 
@@ -85,6 +87,20 @@ def test_trees_and_chunks_run_together(model):
     chunks = {3: (70, 300), 4: (0, 5), 5: (511, 65)}
     case = make_case(model, lengths=[37, 600], nodes=5, chunks=chunks)
     assert_like_reference(backend_of(model), case)
+
+
+@pytest.mark.parametrize("model", [V3, LITE, SMALL, ODD], ids=["v3", "lite", "small", "odd"])
+@pytest.mark.parametrize("rows", [3, 40])  # splits are merged by a second launch, or by programs
+@pytest.mark.parametrize("is_chain", [False, True])
+def test_ragged_rows_have_the_bits_of_rows_with_all_nodes(model, rows, is_chain):
+    lengths = [(137 * row) % 2900 for row in range(rows)]
+    ancestors = {"ancestors": chain_ancestors(rows, 6)} if is_chain else {}
+    case = make_case(
+        model, lengths=lengths, nodes=6, chunks={rows + 1: (3, 9)}, seed=5, **ancestors
+    )
+    case = as_chain(case) if is_chain else case
+    absent = [row % 6 for row in range(rows)]
+    assert_ragged_like_whole(backend_of(model), case, absent=absent, padding=rows // 2)
 
 
 @pytest.mark.parametrize("page_size", [1, 64, 256])

@@ -10,6 +10,7 @@ from support.layer_kernels import (
     check_joined_norms,
     check_norm,
     check_rotate_and_store,
+    check_square_sums,
     check_swiglu,
     random,
 )
@@ -35,6 +36,12 @@ BF16 = ("cuda", torch.bfloat16)
 )
 def test_rows_are_normalised_one_by_one(shape, dtype):
     check_norm(shape, ("cuda", dtype))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(1, 640), (70, 2560), (1027, 5120), (3, 16384)])
+def test_squares_are_added_up_row_by_row(shape, dtype):
+    check_square_sums(shape, ("cuda", dtype))
 
 
 @pytest.mark.parametrize("dtype", TYPES)

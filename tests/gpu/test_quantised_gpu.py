@@ -17,7 +17,8 @@ from outrider.ops.linear.quantised_linear import QuantisedLinear
 from outrider.ops.moe.experts_triton import add_experts_
 
 KINDS = ["e4m3", "int8", "int4", "e2m1"]
-COUNTS = [1, 2, 16, 17, 32, 33, 64, 65, 127, 128, 129, 200, 512, 520]  # the last is widened first
+# The last is widened first.
+COUNTS = [1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 127, 128, 129, 200, 512, 520]
 CUDA = torch.device("cuda")
 
 
@@ -49,10 +50,20 @@ def test_every_form_is_multiplied_with_its_numbers_in_any_batch(form, dtype):
     assert torch.equal(layer.swiglu(x[:1]), gated[:1])
 
 
+@pytest.mark.parametrize("form", FORMS | LARGE)
+def test_slices_of_every_form_have_the_same_bits_by_warps_and_by_blocks_of_threads(form):
+    weight, values = quantised_of(form, 48, 1152, device="cuda")  # two slices, one shorter
+    layer, x = QuantisedLinear(kernel_weight(weight)), draw(20, 1152)
+    product = layer(x)
+    assert_near(product, x, values.cuda())
+    for rows in (1, 8):
+        assert torch.equal(layer(x[:rows]), product[:rows]), rows
+
+
 @pytest.mark.parametrize("size", [(6144, 4096), (4096, 14336), (28672, 4096), (960, 640)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_real_sizes_have_the_same_bits_in_any_batch(kind, size):
-    weight = random_codes(kind, *size).to(CUDA)
+    weight = random_codes(kind, *size, device=CUDA)
     layer = QuantisedLinear(kernel_weight(weight))
     x, residual = draw(COUNTS[-1], size[1]), draw(COUNTS[-1], size[0])
     product, gated, total = layer(x), layer.swiglu(x), layer.plus(x, residual)

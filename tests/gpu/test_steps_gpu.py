@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from support.block_trees import check_best_tree, check_wide_growth
 from support.step_kernels import (
     assert_same,
     check_calibration,
@@ -41,6 +42,8 @@ CHECKS = [
     check_share,
     check_calibration,
     check_growth,
+    check_best_tree,
+    check_wide_growth,
     check_verify,
     check_commit,
     check_chain,

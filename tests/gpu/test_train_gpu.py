@@ -37,7 +37,7 @@ def test_flex_attention_and_its_gradients_are_those_of_the_reference(num_later):
         assert (ours - theirs).abs().max() < 5e-2 * theirs.abs().max()
 
 
-@pytest.mark.parametrize("kind", ["flex", "dense"])
+@pytest.mark.parametrize("kind", ["flex", "dense", "flex --compile --loss lk"])
 def test_a_run_on_the_device_ends_in_a_head_that_fits(kind, tmp_path, capsys):
     save_tiny("qwen3", tmp_path / "target")  # its head_dim of 16 is the least that flex takes
     lines = [{"prompt_token_ids": [3 + i % 60, 4 + i % 50]} for i in range(64)]

@@ -6,12 +6,14 @@ from random import Random
 from support import tiny
 from support.engines import Shape, engine_of
 from support.faults import break_steps
+from support.windowed_chats import fewest_window_tokens
 
 from hostile.life_models import (
     FAMILIES,
     NUM_MODULES,
     RECURRENT,
     V4,
+    V4_DSPARK,
     V4_MODULE,
     LifeModels,
     life_models,
@@ -64,7 +66,7 @@ def run_case(seed: int) -> CaseReport:
     models = life_models(family)
     drafter = rng.choice(list(models.drafts))
     draft = _draw_draft(rng, models, drafter)
-    shape = _draw_shape(rng, models, draft)
+    shape = _draw_windows(rng, models, draft, _draw_shape(rng, models, draft))
     arrivals = draw_arrivals(rng, shape.max_context)
     engine = engine_of(models.target, shape, draft)
     report = CaseReport()
@@ -84,7 +86,7 @@ def _kind(family: str) -> str:
         "experts": (*tiny.SPARSE_FAMILIES, *tiny.GLM_FAMILIES),
         "latents": tiny.LATENT_FAMILIES,
     }
-    kinds |= {"states": RECURRENT, "v4": (V4, V4_MODULE)}
+    kinds |= {"states": RECURRENT, "v4": (V4, V4_MODULE, V4_DSPARK)}
     return next((kind for kind, names in kinds.items() if family in names), "dense")
 
 
@@ -123,6 +125,15 @@ def _draw_shape(rng: Random, models: LifeModels, draft: DraftKind) -> Shape:
         max_context=context,
         prefix_cache=rng.random() < 0.8,
     )
+
+
+def _draw_windows(rng: Random, models: LifeModels, draft: DraftKind, shape: Shape) -> Shape:
+    """Room for all windows, or for those of one or two requests."""
+    num_windows = rng.choice([0, 1, 1.2, 2])
+    if models.has_row_state or not num_windows:
+        return shape
+    fewest = fewest_window_tokens(models.target, shape, draft)
+    return replace(shape, window_tokens=int(num_windows * fewest))
 
 
 def _live(engine: Engine, arrivals: list[Arrival], report: CaseReport) -> dict[str, Heard]:

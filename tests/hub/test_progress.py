@@ -19,9 +19,9 @@ def test_progress_of_a_failed_task_is_finished() -> None:
     assert counter.num_finished == 1
 
 
-def test_two_bars_in_a_row_write_nothing_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_a_terminal_is_a_line_per_task(capsys: pytest.CaptureFixture[str]) -> None:
     bars = BarReporter()
-    for total in (10, UNKNOWN_TOTAL):
-        with reported(bars, "work", total) as advance:
+    for task, total in (("downloading [a]", 10), ("unpacking", UNKNOWN_TOTAL)):
+        with reported(bars, task, total) as advance:
             advance(3)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "downloading [a]\nunpacking\n")

@@ -10,12 +10,15 @@ from support.trees import tree_of
 
 from outrider.kv.compiled_attention import CompiledAttention
 from outrider.kv.reference_attention import ReferenceAttention
+from outrider.ops.linear import fixed_product
 
 MODELS = {
     "heads": Model(kv_heads=2, group=3, page_size=16),
     "one head": Model(kv_heads=1, group=1, head_dim=16, page_size=5),
     "bfloat16": Model(kv_heads=1, group=2, head_dim=32, page_size=16, dtype=torch.bfloat16),
     "latents": latent_model(heads=3, page_size=16),
+    "library": Model(kv_heads=2, group=3, page_size=16),
+    "library, latents": latent_model(heads=3, page_size=16),
     "compiled": Model(kv_heads=2, group=3, page_size=16),
     "compiled, one head": Model(kv_heads=1, group=1, head_dim=16, page_size=5),
 }
@@ -60,8 +63,10 @@ class Text:
         return self.read(case, 1, {0: position}, first=0)[0]
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
-def text(request) -> Text:
+@pytest.fixture(params=list(MODELS))
+def text(request, monkeypatch) -> Text:
+    if request.param.startswith("library"):  # as where nothing can be compiled
+        monkeypatch.setattr(fixed_product, "why_no_tiles", lambda: "off")
     return Text(MODELS[request.param], is_compiled=request.param.startswith("compiled"))
 
 

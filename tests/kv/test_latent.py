@@ -10,6 +10,7 @@ from support.attention_cases import (
     assert_chunks_equal_whole,
     assert_like_reference,
     assert_nodes_equal_decodes,
+    assert_ragged_like_whole,
     chain_ancestors,
     latent_model,
     level_ancestors,
@@ -74,6 +75,7 @@ def test_a_page_may_be_longer_than_any_tile():
     assert_like_reference(backend_of(model), case)
 
 
+@pytest.mark.slow
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("heads", "latent", "rope"), [(1, 16, 16), (5, 24, 8), (16, 40, 16), (40, 32, 6)]
@@ -120,6 +122,13 @@ def test_padding_chunks_are_finite_however_long_they_are():
     assert run(backend_of(model), case).isfinite().all()
 
 
+def test_ragged_rows_have_the_bits_of_rows_with_all_nodes():
+    model = latent_model(heads=2)
+    case = make_case(model, lengths=[0, 31, 5], nodes=4, chunks={4: (3, 5)}, seed=9)
+    assert_ragged_like_whole(backend_of(model), case, absent=[3, 0, 2], padding=2)
+
+
+@pytest.mark.slow
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("heads", [2, 20])
 def test_a_node_of_a_tree_has_the_bits_of_a_decode_of_its_path(heads):

@@ -69,6 +69,7 @@ def test_a_tree_of_64_nodes_uses_every_bit_of_its_masks():
     assert_like_reference(backend_of(model), case)
 
 
+@pytest.mark.slow
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("page_size", [128, 256])
 def test_a_page_may_be_longer_than_any_tile(page_size):
@@ -90,6 +91,7 @@ def test_a_draft_level_sees_the_scratch_nodes_of_earlier_steps(step):
     assert_like_reference(backend_of(model), case)
 
 
+@pytest.mark.slow
 def test_texts_of_several_splits_are_merged():
     model = Model(kv_heads=1, group=2)
     case = make_case(model, lengths=[254, 256, 600, 3], nodes=2)
@@ -113,6 +115,7 @@ def test_padding_chunks_are_finite_however_long_they_are():
     assert run(backend_of(model), short).isfinite().all()
 
 
+@pytest.mark.slow
 def test_a_node_of_a_tree_has_the_bits_of_a_decode_of_its_path():
     model = Model(kv_heads=1, group=2)
     case = make_case(model, lengths=[28, 254], nodes=4, seed=4)
@@ -135,6 +138,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_larger_shape():
         assert torch.equal(out[row * nodes : (row + 1) * nodes], alone)
 
 
+@pytest.mark.slow
 def test_a_cut_prompt_has_the_bits_of_the_whole_one():
     model = Model(kv_heads=1)
     case = make_case(model, lengths=[], chunks={1: (0, 90)}, seed=7)

@@ -1,4 +1,4 @@
-"""Sliding windows, soft-capped scores and sinks in every backend of keys and values."""
+"""Sliding windows, attention chunks, capped scores and sinks in backends of keys and values."""
 
 from dataclasses import replace
 
@@ -51,9 +51,10 @@ def text_slots(case, row, position, path):
 
 
 def softmax_over(case, query, slots):
-    """Attention of one query token over the newest slots of its text, the slow way."""
+    """Attention of one query token over the slots of its text that it sees, the slow way."""
     model, vectors = case.model, case.layer.flatten(0, 1)
-    newest = vectors[slots[-model.window :]].double()  # [keys, 2 * kv_heads, head_dim]
+    before = (len(slots) - 1) // model.attention_chunk * model.attention_chunk
+    newest = vectors[slots[before:][-model.window :]].double()  # [keys, 2 * kv_heads, head_dim]
     scores = query.double() @ newest[:, 0].T * SCALE
     if model.soft_cap:
         scores = model.soft_cap * (scores / model.soft_cap).tanh()
@@ -89,6 +90,25 @@ def test_a_query_sees_the_newest_keys_of_its_own_text(window, style, name):
     torch.testing.assert_close(out, expected(case), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("name", ["reference", "compiled"])
+@pytest.mark.parametrize("style", ["plain", "both"])
+@pytest.mark.parametrize("size", [1, 5, 31, 32, 34, 64])
+def test_a_query_sees_the_keys_of_its_own_attention_chunk(size, style, name):
+    """Trees cross the borders of chunks at 34 and 64."""
+    case = make_case(replace(MODEL, attention_chunk=size, **STYLES[style]), seed=size, **STEP)
+    out = run(backends(case.model)[name], case)
+    torch.testing.assert_close(out, expected(case), atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [40, 64])
+def test_attention_chunks_in_triton_are_like_the_reference(size):
+    """Of 64, the last tokens of the prompt see blocks that need no mask."""
+    model = replace(MODEL, attention_chunk=size)
+    case = make_case(model, lengths=[61], nodes=4, chunks={4: (62, 60)}, seed=size)
+    assert_like_reference(backends(case.model)["triton"], case)
+
+
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("window", [1, 3, 32, 33])
@@ -117,6 +137,12 @@ def test_no_way_to_compute_a_windowed_text_changes_a_bit(window, name):
 
 
 @pytest.mark.parametrize("name", ["reference", "compiled"])
+@pytest.mark.parametrize("size", [30, 64, 272])
+def test_no_way_to_compute_a_text_in_attention_chunks_changes_a_bit(size, name):
+    assert_one_text(replace(MODEL, attention_chunk=size, group=1), name)
+
+
+@pytest.mark.parametrize("name", ["reference", "compiled"])
 def test_no_way_to_compute_a_text_with_sinks_changes_a_bit(name):
     assert_one_text(replace(MODEL, has_sinks=True), name)
 
@@ -132,7 +158,12 @@ def test_a_pool_of_codes_has_sinks_too(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "style",
-    [{"window": 40, "group": 1}, {"window": 268, "group": 1}, {"window": 40, "has_sinks": True}],
+    [
+        {"window": 40, "group": 1},
+        {"window": 268, "group": 1},
+        {"window": 40, "has_sinks": True},
+        {"attention_chunk": 64, "group": 1},
+    ],
 )
 def test_no_way_to_run_the_kernels_changes_a_bit(style):
     assert_one_text(replace(MODEL, **style), "triton")

@@ -11,6 +11,7 @@ from outrider.kv.compiled_attention import CompiledAttention
 from outrider.kv.reference_attention import ReferenceAttention
 from outrider.models.decoder import AuxStates, DecoderLayer, LayerStack, stack_layers
 from outrider.models.layers.attention_layer import (
+    NO_FACTORS,
     AttentionStep,
     NoGate,
     SelfAttention,
@@ -71,7 +72,9 @@ def layers_of(**options):
 class Run:
     """One run of a stack over a case: the stream, the aux states, and what the pools hold."""
 
-    def __init__(self, stack, case, *, backend_kind=CompiledAttention, input_size=HIDDEN):
+    def __init__(
+        self, stack, case, *, backend_kind=CompiledAttention, input_size=HIDDEN, growth=0.0
+    ):
         backend = backend_kind(page_size=MODEL.page_size, dtype=MODEL.dtype)
         arena = Arena(torch.device("cpu"))
         backend.reserve(arena, case.shape)
@@ -82,7 +85,11 @@ class Run:
         slots = torch.randperm(case.layer.shape[0] * MODEL.page_size)[:num]
         angles = torch.randn(num, 1, CONFIG.head_dim)
         step = AttentionStep(
-            rotation=Rotation(angles.cos(), angles.sin()), slots=slots, backend=backend, plan=plan
+            rotation=Rotation(angles.cos(), angles.sin()),
+            slots=slots,
+            backend=backend,
+            plan=plan,
+            query_factors=1.0 + growth * torch.rand(num) if growth else NO_FACTORS,
         )
         feed = FeedStep(tokens=slots, slots=slots, page_size=MODEL.page_size)
         aux = AuxStates(layers=(0, 2, 2), out=torch.zeros(num, 4 * HIDDEN))
@@ -150,3 +157,10 @@ def test_layers_with_sliding_windows_see_their_windows():
     layers = [*layers_of()[1:], layer_of(HIDDEN, window=5)]
     assert Run(stack_layers(layers), CASES["rows"]) == Run(LayerStack(layers, None), CASES["rows"])
     assert compile_layers([(layer.attention, layer.mlp) for layer in layers]) is None
+
+
+def test_scores_that_grow_with_positions_grow():
+    layers, case = layers_of(), CASES["rows"]
+    grown = Run(stack_layers(layers), case, growth=2.0)
+    assert grown == Run(LayerStack(layers, None), case, growth=2.0)
+    assert grown != Run(stack_layers(layers), case)

@@ -216,7 +216,15 @@ def test_training_a_head_for_a_target_with_latents_is_refused(tmp_path):
     from outrider.train.head_design import HeadDesign, head_fields
 
     (tmp_path / "config.json").write_text(json.dumps(V3 | {"num_hidden_layers": 6}))
-    design = HeadDesign(layout="eagle3", draft_vocab=16, intermediate=0, heads=0, kv_heads=0)
+    design = HeadDesign(
+        layout="eagle3",
+        draft_vocab=16,
+        layers=1,
+        masked_drafts=0,
+        intermediate=0,
+        heads=0,
+        kv_heads=0,
+    )
     with pytest.raises(ConfigError, match="experts"):
         head_fields(design, tmp_path)
 

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -6,6 +8,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from outrider.errors import ConfigError
 from outrider.ops.linear.choose_linear import choose_linear
+from outrider.ops.linear.dense_linear import DenseLinear
 from outrider.ops.linear.float16_linear import HalfLinear
 from outrider.ops.linear.int8_linear import Int8Linear
 from outrider.ops.linear.linear import BiasedLinear, PackedLinear, PlainLinear
@@ -14,6 +17,7 @@ from outrider.ops.norm_rope.rms_norm import CompiledNorm, LengthNorm, RmsNorm
 
 CPU = torch.device("cpu")
 OUT, IN = 37, 53
+WideDense = partial(DenseLinear, dtype=torch.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +32,7 @@ def rounded_to_int8(weight):
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 7, 70])
-@pytest.mark.parametrize("kind", [PlainLinear, PackedLinear, Int8Linear])
+@pytest.mark.parametrize("kind", [PlainLinear, PackedLinear, WideDense, Int8Linear])
 def test_every_kind_of_linear_layer_gives_the_product_for_any_number_of_rows(kind, num_rows):
     weight, bias = torch.randn(OUT, IN), torch.randn(OUT)
     x, residual = torch.randn(num_rows, IN), torch.randn(num_rows, OUT)
@@ -92,7 +96,7 @@ def test_norms_of_a_row_of_zeros_are_zeros(kind):
     assert not kind(torch.ones(IN), 1e-5)(torch.zeros(2, IN)).any()
 
 
-@pytest.mark.parametrize("kind", [PlainLinear, PackedLinear, Int8Linear, HalfLinear])
+@pytest.mark.parametrize("kind", [PlainLinear, PackedLinear, WideDense, Int8Linear, HalfLinear])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_row_that_is_not_finite_changes_no_other_row(kind, value):
     linear, x = kind(torch.randn(OUT, IN)), torch.randn(5, IN)

@@ -21,8 +21,8 @@ from outrider.models.layers.mlp import FeedStep, Mlp
 from outrider.models.layers.moe import MoeMlp
 from outrider.models.layers.router import TableRouter, TopKRouter
 from outrider.ops.linear.linear import PlainLinear
-from outrider.ops.moe.experts import make_experts, place_by_expert
-from outrider.ops.moe.routing import select_experts
+from outrider.ops.moe.experts import check_alignment, make_experts, place_by_expert
+from outrider.ops.moe.routing import Routing, select_experts
 from outrider.ops.moe.routing_config import ExpertGroups, RoutingConfig
 
 CPU = torch.device("cpu")
@@ -206,9 +206,12 @@ def test_a_mixture_is_the_weighted_sum_of_the_experts_of_each_token(is_normed, n
 
 def test_pairs_are_sorted_by_expert_into_separate_blocks():
     selected = torch.tensor([2, 0, 2, 3, 2, 2, 2, 3])  # 3 is padding
-    places, ends = place_by_expert(selected, 3)
+    places, ends = place_by_expert(selected, 3, row_group=4)
     assert places.tolist() == [4, 0, 5, 12, 6, 7, 8, 13]
     assert ends.tolist() == [4, 4, 12]
+    places, ends = place_by_expert(selected, 3, row_group=1)
+    assert places.tolist() == [1, 0, 2, 6, 3, 4, 5, 7]
+    assert ends.tolist() == [1, 1, 6]
 
 
 @pytest.mark.parametrize("wide", [48, 256])
@@ -234,6 +237,7 @@ def test_padding_is_routed_to_no_expert_and_keeps_its_residual():
     real = [row for row in range(9) if row not in padded]
     alone = moe(x[real], residual[real], step_of(len(real)))
     gate_up[unused], down[unused] = float("nan"), float("nan")
+    moe = MoeMlp(router=router, experts=make_experts(gate_up, down))
     out = moe(x, residual.clone(), step)
     assert torch.equal(out[padded], residual[padded])
     torch.testing.assert_close(out[real], alone)
@@ -253,19 +257,23 @@ def test_rows_after_the_query_tokens_are_not_changed():
     torch.testing.assert_close(out[:2], moe(x[:2], residual[:2].clone(), step_of(2)))
 
 
-def test_experts_of_odd_widths_are_refused():
+def test_experts_of_odd_widths_are_refused_where_compiled_loops_do_not_read_them():
+    gate_up, down = torch.randn(2, 6, 8), torch.randn(2, 8, 3)
     with pytest.raises(ConfigError, match=r"expert width 3 .* multiple of 4"):
-        make_experts(torch.zeros(2, 6, 8), torch.zeros(2, 8, 3))
+        check_alignment(gate_up, down)
+    x, out = torch.randn(5, 8), torch.zeros(5, 8)
+    routing = Routing(experts=torch.randint(2, (5, 1)), weights=torch.rand(5, 1))
+    make_experts(gate_up, down).add_(x, routing, out)
+    torch.testing.assert_close(out, one_by_one(x, routing, gate_up, down))
 
 
 def test_half_precision_experts_are_close_to_float32(tmp_path):
     save_tiny("mixtral", tmp_path)
     _, router, gate_up, down = mixture(wide=24)
-    x = torch.randn(9, HIDDEN).bfloat16()
-    routing = router(x.float(), step_of(9))
+    x, out = torch.randn(9, HIDDEN), torch.zeros(9, HIDDEN)
+    routing = router(x, step_of(9))
     half = make_experts(gate_up.bfloat16(), down.bfloat16())
-    out = torch.zeros(9, HIDDEN, dtype=torch.bfloat16)
     half.add_(x, routing, out)
-    exact = one_by_one(x.float(), routing, gate_up, down)
-    assert (out.float() - exact).norm() <= 0.02 * exact.norm()
+    exact = one_by_one(x, routing, gate_up, down)
+    assert 0 < (out - exact).norm() <= 0.02 * exact.norm()
     harness_of(tmp_path, "bfloat16").run({}, {1: (0, prompt(9))})

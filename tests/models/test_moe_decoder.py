@@ -136,11 +136,10 @@ def test_more_experts_than_the_config_says_are_refused(tmp_path):
         load_decoder(tmp_path, dtype="float32", device=CPU)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "float16"])
-def test_weight_types_without_an_expert_kernel_are_refused(dtype, tmp_path):
+def test_experts_in_8_bits_are_refused(tmp_path):
     save_tiny("mixtral", tmp_path)
-    with pytest.raises(ConfigError, match=f"experts cannot be stored as {dtype}"):
-        load_decoder(tmp_path, dtype=dtype, device=CPU)
+    with pytest.raises(ConfigError, match="experts cannot be stored as int8"):
+        load_decoder(tmp_path, dtype="int8", device=CPU)
 
 
 # --- the engine

@@ -6,58 +6,72 @@ import sys
 from pathlib import Path
 
 import gguf
+import numpy as np
 import pytest
 import torch
+from support.block_inputs import rounded
+from support.gguf_files import random_raw
 
 from outrider.ops.compiled.block_kind import KINDS, KindName
-from outrider.ops.compiled.pack_blocks import quantise_rows, widen_rows
+from outrider.ops.compiled.gguf_rows import GgufRows
+from outrider.ops.compiled.pack_blocks import quantise_rows
 from outrider.ops.compiled.why_not_compiled import why_not_compiled
 from outrider.ops.linear.block_linear import BlockLinear, eight_bit_linear, supports_blocks
 from outrider.ops.linear.choose_linear import choose_linear
 
 _SIZES = ((50, 96), (16, 32), (133, 576))
+_INPUTS = {"Q4_K": 512, "Q6_K": 512}  # whole spans
 
 
-def _rows(name: KindName, weight: torch.Tensor) -> torch.Tensor:  # [out, row_bytes] uint8
-    kind = gguf.GGMLQuantizationType[name]
-    return torch.from_numpy(gguf.quants.quantize(weight.numpy(), kind))
+def _rows(name: KindName, outputs: int, inputs: int) -> GgufRows:
+    columns = _INPUTS.get(name, inputs)
+    raw = random_raw(np.random.default_rng(outputs), outputs, name, columns=columns)
+    return GgufRows(name, torch.from_numpy(raw))
 
 
-def _widened(name: KindName, rows: torch.Tensor) -> torch.Tensor:  # [out, in] float32
-    kind = gguf.GGMLQuantizationType[name]
-    return torch.from_numpy(gguf.quants.dequantize(rows.numpy(), kind))
+def _widened(rows: GgufRows) -> torch.Tensor:  # [out, in] float32
+    kind = gguf.GGMLQuantizationType[rows.name]
+    return torch.from_numpy(gguf.quants.dequantize(rows.rows.numpy(), kind))
 
 
-def _rounded(x: torch.Tensor) -> torch.Tensor:  # [n, in] both, in is whole blocks
-    """Activations with 8 bits per 32 inputs, in double precision."""
-    blocks = x.double().unflatten(1, (-1, 32))
-    scale = blocks.abs().amax(2, keepdim=True).clamp_min(1e-30) / 127
-    return ((blocks / scale).round() * scale).flatten(1)
+def _linear(*pieces: GgufRows) -> BlockLinear:
+    return BlockLinear([rows.parts() for rows in pieces], pieces[0].shape[1])
 
 
 def test_a_supported_machine_runs_these_tests() -> None:
     assert supports_blocks(), "the dev extra installs numba; these tests need an x86 CPU with AVX2"
 
 
+def _assert_close(linear: BlockLinear, widened: torch.Tensor) -> None:
+    x = torch.randn(11, linear.inputs) * torch.tensor([1e-3, 1.0, 50.0, 0.0] * 3)[:11, None]
+    expected = rounded(x) @ widened.double().T
+    # Codes half-way between two integers may be rounded to either in another precision.
+    assert (linear(x) - expected).norm() / expected.norm() < 1e-3
+
+
+@pytest.mark.fast_cases(15)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("outputs", "inputs"), _SIZES)
 def test_products_are_those_of_the_dequantised_weight(
     name: KindName, outputs: int, inputs: int
 ) -> None:
     torch.manual_seed(outputs)
-    rows = _rows(name, torch.randn(outputs, inputs))
-    x = torch.randn(11, inputs) * torch.tensor([1e-3, 1.0, 50.0, 0.0] * 3)[:11, None]
-    expected = _rounded(x) @ _widened(name, rows).double().T
-    # Codes half-way between two integers may be rounded to either in another precision.
-    close = (BlockLinear(rows, name, inputs)(x) - expected).norm() / expected.norm()
-    assert close < 1e-3
+    rows = _rows(name, outputs, inputs)
+    _assert_close(_linear(rows), _widened(rows))
 
 
+def test_outputs_of_one_weight_have_different_kinds() -> None:
+    torch.manual_seed(7)
+    pieces = _rows("Q4_K", 32, 512), _rows("Q6_K", 48, 512), _rows("Q8_0", 21, 512)
+    _assert_close(_linear(*pieces), torch.cat([_widened(rows) for rows in pieces]))
+
+
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("name", KINDS)
 def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(name: KindName) -> None:
     torch.manual_seed(1)
-    linear = BlockLinear(_rows(name, torch.randn(70, 160)), name, 160)
-    x, before = torch.randn(19, 160), torch.get_num_threads()
+    linear = _linear(_rows(name, 70, 160))
+    x, before = torch.randn(19, linear.inputs), torch.get_num_threads()
     together = linear(x)
     try:
         for threads in (1, 2, 3):
@@ -96,18 +110,19 @@ def test_eight_bits_keep_weights_of_any_width(inputs: int) -> None:
     assert (out - x @ weight.T).norm() / out.norm() < 0.02
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("name", KINDS)
 def test_widened_rows_are_those_of_gguf(name: KindName) -> None:
-    torch.manual_seed(4)
-    rows = _rows(name, torch.randn(9, 96))
-    assert torch.equal(widen_rows(rows, name), _widened(name, rows))
+    rows = _rows(name, 9, 96)
+    assert torch.equal(rows.parts().widen(), _widened(rows))
 
 
 def test_eight_bit_rows_are_those_of_gguf() -> None:
     torch.manual_seed(5)
     weight = torch.randn(9, 96)
     weight[3, 32:64] = 0.0
-    assert torch.equal(quantise_rows(weight), _rows("Q8_0", weight))
+    expected = gguf.quants.quantize(weight.numpy(), gguf.GGMLQuantizationType.Q8_0)
+    assert torch.equal(quantise_rows(weight), torch.from_numpy(expected))
 
 
 @pytest.mark.slow  # starts a process

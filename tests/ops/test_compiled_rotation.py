@@ -20,7 +20,7 @@ def rotary(scaling, *, share=1.0, dtype=torch.float32):
 
 
 def test_compiled_angles_are_those_of_torch():
-    for each in (rotary(NoScaling()), rotary(YARN), rotary(NoScaling(), share=0.5)):
+    for each in (rotary(NoScaling()), rotary(YARN), rotary(YARN, share=0.5)):
         frequencies = each.frequencies
         assert is_rotation_compiled(frequencies)
         found = rotation_at(POSITIONS, frequencies)

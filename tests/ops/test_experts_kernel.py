@@ -20,7 +20,7 @@ from support.packed_forms import quantised_of
 
 from outrider.ops.moe.expert_gate import NO_BIASES, ExpertBiases
 from outrider.ops.moe.expert_stack import stack_codes
-from outrider.ops.moe.experts import GroupedExperts
+from outrider.ops.moe.experts import group_experts
 from outrider.ops.moe.gate_form import ExpertGate
 from outrider.ops.moe.routing import Routing, route_reference, select_experts
 
@@ -112,7 +112,7 @@ def test_gates_and_ups_are_clamped_to_the_limit(style):
     add_experts_(x, experts, weights, gate_up, down, limited, gate=gate, biases=biases)
     add_experts_(x, experts, weights, gate_up, down, free)
     routing = Routing(experts=experts.long(), weights=weights)
-    ours = GroupedExperts(gate_up=gate_up, down=down, gate=gate, biases=biases)
+    ours = group_experts(gate_up, down, gate=gate, biases=biases)
     ours.add_(x, routing, right)
     torch.testing.assert_close(limited, right, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(limited, free, atol=1e-2)
@@ -153,7 +153,7 @@ def test_a_token_that_is_not_finite_changes_no_other():
 
 def add_by_reference(x, experts, weights, gate_up, down, out):
     routing = Routing(experts=experts.long(), weights=weights)
-    GroupedExperts(gate_up=gate_up, down=down).add_(x, routing, out)
+    group_experts(gate_up, down).add_(x, routing, out)
 
 
 def test_an_expert_without_tokens_is_never_read():
@@ -183,7 +183,7 @@ def test_quantised_experts_are_multiplied_as_the_numbers_they_store(form):
 
 @pytest.mark.slow
 def test_mxfp4_experts_have_the_gate_and_the_biases_of_gpt_oss():
-    num_experts, hidden, intermediate = 3, 160, 48  # no multiples of a tile
+    num_experts, hidden, intermediate = 3, 160, 96  # whole groups of 32; no multiples of a tile
     x, _, _, residual = mixture_of(5, num_experts, hidden, intermediate)
     experts, weights = routing_of(5, num_experts, 2, padded=[1])
     sizes = [(num_experts, 2 * intermediate, hidden), (num_experts, hidden, intermediate)]
@@ -191,7 +191,7 @@ def test_mxfp4_experts_have_the_gate_and_the_biases_of_gpt_oss():
     gate = ExpertGate(limit=7.0, alpha=1.702, shift=1.0)
     biases = ExpertBiases(*(logits_of(num_experts, size[1], seed=4) for size in sizes))
     right, out = residual.clone(), residual.clone()
-    ours = GroupedExperts(gate_up=numbers[0], down=numbers[1], gate=gate, biases=biases)
+    ours = group_experts(*numbers, gate=gate, biases=biases)
     ours.add_(x, Routing(experts=experts.long(), weights=weights), right)
     add_experts_(x, experts, weights, *codes, out, gate=gate, biases=biases)
     torch.testing.assert_close(out, right, atol=1e-3, rtol=1e-3)

@@ -6,10 +6,12 @@ import pytest
 import torch
 from support.attention_cases import (
     SCALE,
+    assert_same_bits,
     decodes_of_chunk,
     latent_model,
     make_case,
     place,
+    ragged,
     run,
     trace,
 )
@@ -41,6 +43,7 @@ def attend(case, *, span, is_tree=True, rows_at_once=None):
         out,
         pages=views["out_pages"],
         lengths=views["out_lengths"],
+        queries=views["out_queries"],
         limits=views["limits"],
         tails=views["tails"],
         partials=torch.full((room,), float("nan")),
@@ -63,6 +66,15 @@ def test_programs_that_read_more_splits_have_the_bits_of_those_that_read_one(hea
         assert torch.equal(attend(case, span=span), one), span
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("span", [1, 2, 4])  # merged by a second launch, or by each program
+def test_ragged_rows_have_the_bits_of_rows_with_all_nodes(span):
+    case = make_case(latent_model(heads=3), lengths=[40, 9, 33], nodes=3, seed=8)
+    part = ragged(case, absent=[1, 2, 0], padding=1)
+    assert_same_bits(part, attend(part, span=span, rows_at_once=2), attend(case, span=span))
+
+
+@pytest.mark.slow
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("span", [1, 4, 64])
 def test_texts_past_the_short_splits_are_merged_too(span):

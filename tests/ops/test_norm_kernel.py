@@ -4,7 +4,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from support.layer_kernels import check_joined_norms, check_norm
+from support.layer_kernels import check_joined_norms, check_norm, check_square_sums
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TYPES = [torch.float32, torch.float16]  # the interpreter does not round to bfloat16
@@ -14,6 +14,12 @@ TYPES = [torch.float32, torch.float16]  # the interpreter does not round to bflo
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (5, 576), (2, 4097)])
 def test_rows_are_normalised_one_by_one(shape, dtype):
     check_norm(shape, (DEVICE, dtype))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (5, 576), (2, 4097)])
+def test_squares_are_added_up_row_by_row(shape, dtype):
+    check_square_sums(shape, (DEVICE, dtype))
 
 
 @pytest.mark.parametrize("dtype", TYPES)

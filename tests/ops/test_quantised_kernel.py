@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from support.packed_forms import FORMS, LARGE, quantised_of
+from support.packed_forms import FORMS, LARGE, SMALL, quantised_of
 
 from outrider.ops.linear.any_weight import fuse_weights, stack_weights, widened
 from outrider.ops.linear.kernel_weight import kernel_weight, kernel_weight_in_place
@@ -27,7 +27,7 @@ def inputs(rows=ROWS, columns=INPUTS, seed=0):
 
 
 @pytest.mark.fast_cases(6)
-@pytest.mark.parametrize("form", FORMS | LARGE)
+@pytest.mark.parametrize("form", FORMS | LARGE | SMALL)
 def test_a_product_is_that_with_the_stored_numbers(form):
     weight, values = quantised_of(form, OUTPUTS, INPUTS)
     layer = QuantisedLinear(kernel_weight(weight))
@@ -45,7 +45,7 @@ def numbers_of(weight):
 
 
 @pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("form", FORMS | LARGE)
+@pytest.mark.parametrize("form", FORMS | LARGE | SMALL)
 def test_a_kernel_widens_codes_to_the_numbers_exactly(form):
     weight, values = quantised_of(form, 16, INPUTS)
     assert torch.equal(weight.widen(), values)
@@ -53,7 +53,7 @@ def test_a_kernel_widens_codes_to_the_numbers_exactly(form):
 
 
 @pytest.mark.fast_cases(3)
-@pytest.mark.parametrize("form", ["fp8 rows", "GPTQ", "int8 rows", "MXFP4 in groups of 32"])
+@pytest.mark.parametrize("form", ["fp8 rows", "GPTQ", "int8 rows", "MXFP4"])
 def test_codes_widened_first_have_the_same_products(form):
     weight, _ = quantised_of(form, OUTPUTS, INPUTS)
     found = kernel_weight(weight)
@@ -88,6 +88,44 @@ def test_slices_are_added_in_order_by_one_block_of_threads_or_several(monkeypatc
     assert torch.equal(layer.plus(x, residual), split)
 
 
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("form", FORMS | LARGE | SMALL)
+def test_slices_side_by_side_give_the_same_product(form):
+    inputs_of_slices = 1152  # the second slice is shorter
+    weight, values = quantised_of(form, 40, inputs_of_slices)
+    found = kernel_weight(weight)
+    x, residual = in_order(inputs(3, inputs_of_slices), found), inputs(3, 40)
+    tile = kernels.QuantisedTile(8, 16, stages=2, num_warps=2, slices=2)
+    none = kernels.no_arrivals(found)
+    ours = kernels.multiply_quantised(x, found, residual, none, has_residual=True, tile=tile)
+    product = F.linear(inputs(3, inputs_of_slices).double(), values.double())
+    torch.testing.assert_close(ours.double(), residual + product, rtol=1e-5, atol=1e-4)
+    gated = kernels.multiply_quantised(x, found, x, none, is_gated=True, tile=tile)
+    gate, up = product.chunk(2, dim=-1)
+    torch.testing.assert_close(gated.double(), F.silu(gate) * up, rtol=1e-5, atol=1e-4)
+
+
+def test_a_tile_of_one_warp_gives_the_same_product():
+    weight, values = quantised_of("GPTQ v2", OUTPUTS, INPUTS)
+    found, x = kernel_weight(weight), inputs()
+    tile, none = kernels.QuantisedTile(8, 32, stages=6, num_warps=1), kernels.no_arrivals(found)
+    ours = kernels.multiply_quantised(x, found, x, none, tile=tile)
+    torch.testing.assert_close(ours, F.linear(x, values))
+
+
+@pytest.mark.parametrize("slices", [4, 8])
+def test_sums_of_slices_are_added_in_order(slices):
+    size = 1024 * slices
+    weight, _ = quantised_of("fp8 rows", 16, size)
+    found, x = kernel_weight(weight), torch.zeros(2, size)
+    x[:, 5::1024] = inputs(2, slices)  # a slice is one product, so only their order rounds
+    assert kernels.slices_of(*found.shape) == (slices, 1024)
+    tile = kernels.QuantisedTile(8, 16, stages=2, num_warps=slices, slices=slices)
+    none = kernels.no_arrivals(found)
+    ours = kernels.multiply_quantised(x, found, x, none, tile=tile)
+    assert torch.equal(ours, kernels.multiply_quantised(x, found, x, none))
+
+
 @pytest.mark.fast_cases(99)
 @pytest.mark.parametrize(
     ("form", "words"),
@@ -96,8 +134,8 @@ def test_slices_are_added_in_order_by_one_block_of_threads_or_several(monkeypatc
         ("int4 groups", "float32"),
         ("AWQ", "float16"),
         ("NVFP4", "e4m3"),
-        ("MXFP4 in groups of 32", "e8m0"),
-        ("MXFP4", "e8m0"),
+        ("MXFP4", "e8m0 of 32"),
+        ("MXFP4 in groups of 8", "e8m0"),
         ("fp8 blocks of 128, powers of two", "e8m0"),
     ],
 )
@@ -111,6 +149,11 @@ def test_scales_lie_in_words_that_kernels_can_copy_ahead(form, words):
     torch.testing.assert_close(
         ours.double(), F.linear(x.double(), half.double()), rtol=2e-3, atol=1e-4
     )
+
+
+def test_zero_points_that_words_hold_take_no_memory_of_their_own():
+    weight, _ = quantised_of("AWQ", OUTPUTS, INPUTS)
+    assert kernel_weight(weight).scales.zeros.untyped_storage().nbytes() == 0
 
 
 def test_scales_in_bfloat16_are_widened_with_their_zero_points():
@@ -155,7 +198,7 @@ def test_rows_are_fused_in_the_order_of_a_layer():
 
 
 def test_the_least_and_the_largest_power_of_two_are_widened():
-    weight, _ = quantised_of("MXFP4", 8, 32)
+    weight, _ = quantised_of("MXFP4 in groups of 8", 8, 32)
     weight.scales.scales[0], weight.scales.scales[1] = 0, 255
     right = weight.widen()
     assert right[:, 8:16].isnan().all()
@@ -167,3 +210,13 @@ def test_the_least_and_the_largest_power_of_two_are_widened():
     weight.scales.scales[1] = 120
     assert torch.equal(numbers_of(weight)[:, :8], right[:, :8])
     assert finite[:, :8].all()
+
+
+@pytest.mark.parametrize(
+    ("power", "form"), [(0, "e8m0"), (1, "e8m0 of 32"), (128, "e8m0 of 32"), (129, "e8m0")]
+)
+def test_unusual_powers_of_two_are_widened_apart(power, form):
+    weight, _ = quantised_of("MXFP4", 16, INPUTS)
+    weight.scales.scales[1] = power
+    assert kernel_weight(weight).scales.form == form
+    assert torch.equal(numbers_of(weight), weight.widen())

@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("triton")
 
+from support.block_trees import check_best_tree, check_wide_growth
 from support.step_kernels import (
     check_calibration,
     check_chain,
@@ -17,6 +18,18 @@ from support.step_kernels import (
 @pytest.mark.parametrize("seed", range(12))
 def test_levels_tips_and_trees_are_those_of_the_reference_whatever_the_budgets_and_ties(seed):
     check_growth(seed, "cpu")
+
+
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("seed", range(16))
+def test_the_best_nodes_over_a_block_are_those_of_the_reference(seed):
+    check_best_tree(seed, "cpu")
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize("seed", range(10))
+def test_levels_with_many_tips_are_those_of_the_reference(seed):
+    check_wide_growth(seed, "cpu")
 
 
 @pytest.mark.parametrize("seed", range(8))

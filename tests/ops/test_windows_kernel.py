@@ -49,6 +49,7 @@ def use_kernels(monkeypatch):
     return calls
 
 
+@pytest.mark.slow
 def test_drafts_and_kv_follow_from_the_text_alone_with_kernels_in_the_loop(monkeypatch, tmp_path):
     calls, rng = use_kernels(monkeypatch), random.Random(0)
     made = with_modules(tmp_path, TABLES["mimo"], num=3)

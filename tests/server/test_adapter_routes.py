@@ -153,6 +153,7 @@ def test_a_name_can_get_another_adapter(adapted_server, right, folders):
     assert unload(adapted_server, "changing").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_server_without_adapters_refuses_them(server, folders):
     response = load(server, "first", folders / "first")
     assert response.status_code == 400

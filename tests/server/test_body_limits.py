@@ -9,10 +9,11 @@ from fastapi import APIRouter, FastAPI
 
 from outrider.server import body_limits
 from outrider.server.auth import KeyMiddleware
-from outrider.server.body_limits import LIMITS, BodyLimits, check_marks, read_body
+from outrider.server.body_limits import BodyLimits, check_marks, read_body
 from outrider.server.http_errors import ApiError, install_handlers
 from outrider.server.json_body import JsonRoute
 
+LIMITS = BodyLimits()
 PAIRS = b'"' + b"[]" * 65 + b'","' + b'\\"' * 20_000  # a string without an end
 FREEZERS = {
     "quotes that are escaped": PAIRS,
@@ -129,6 +130,7 @@ def answer(app, method, path, body, *headers):
 @pytest.fixture(name="app")
 def keyed_app():
     app, router = FastAPI(), APIRouter(route_class=JsonRoute)
+    app.state.body_limits = LIMITS
 
     @router.get("/health")
     async def health() -> str:

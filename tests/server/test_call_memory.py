@@ -10,6 +10,7 @@ from support.load import make_requests, resident_bytes, send_all
 from support.served import wait_for
 
 from outrider.frontend.call_cost import CallCost
+from outrider.server.body_limits import BodyLimits
 from outrider.server.call_memory import (
     BODY_FACTOR,
     MIB,
@@ -90,9 +91,10 @@ def test_everything_that_a_call_wants_takes_memory(field):
 class Held:
     """An application whose only route holds its memory until it is told to end."""
 
-    def __init__(self, max_bytes):
+    def __init__(self, max_bytes, *, body_bytes=2**20):
         self.budget, self.may_end = MemoryBudget(max_bytes), asyncio.Event()
         app, router = FastAPI(), APIRouter(route_class=JsonRoute)
+        app.state.body_limits = BodyLimits(body_bytes=body_bytes)
 
         @router.post("/hold")
         async def hold(body: dict[str, str], request: Request) -> int:
@@ -140,6 +142,17 @@ def test_bodies_count_while_they_arrive_and_until_their_answers_are_sent():
         assert held.budget.taken == 0
         assert await held.post(b'{"a": "' + b"x" * 50 + b'"}') == 200
         assert await held.post(b'{"a": "' + b"x" * 500 + b'"}') == 400
+        assert held.budget.taken == 0
+
+    asyncio.run(run())
+
+
+def test_the_body_has_the_limit_of_the_server():
+    async def run():
+        held = Held(2**20, body_bytes=100)
+        held.may_end.set()
+        assert await held.post(b'{"a": "' + b"x" * 91 + b'"}') == 200
+        assert await held.post(b'{"a": "' + b"x" * 92 + b'"}') == 413
         assert held.budget.taken == 0
 
     asyncio.run(run())

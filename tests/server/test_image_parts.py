@@ -3,6 +3,10 @@
 import pytest
 
 from outrider.errors import RequestError
+from outrider.frontend.images.given_image import GivenImage
+from outrider.frontend.images.remote_image import RemoteImage
+from outrider.frontend.prompts import TextPrompt
+from outrider.server.async_engine import _ENDLESS, prompt_size
 from outrider.server.protocol.messages_protocol import MessagesTurn
 from outrider.server.protocol.responses_protocol import InputMessage, InputResult
 
@@ -63,3 +67,11 @@ def test_results_of_tools_without_images_stay_texts():
 def test_images_in_other_forms_are_refused_with_the_fix(read, part, fix):
     with pytest.raises(RequestError, match=fix):
         read(part)
+
+
+def test_only_prompts_with_images_to_download_wait_for_hosts():
+    """They have threads of their own."""
+    remote = GivenImage(RemoteImage("https://example.com/a.png", ("example.com",)))
+    texts = [TextPrompt("a" * 2**20), TextPrompt("a", images=(GivenImage(b""),) * 16)]
+    assert all(prompt_size(each) < _ENDLESS for each in texts)
+    assert prompt_size(TextPrompt("a", images=(GivenImage(b""), remote))) >= _ENDLESS

@@ -2,6 +2,7 @@
 
 import openai
 import pytest
+from support.file_hosts import serving_files
 from support.served import LONG_S, ServerProcess
 from support.tiny_vision import data_url, make_tiny_vision, picture
 
@@ -44,6 +45,7 @@ def seeing_server(vision, files, tmp_path_factory):
     log = tmp_path_factory.mktemp("log") / "log"
     flags = ["--served-model-name", "tiny", "--draft", "ngram", "--dtype", "float32"]
     flags += ["--limit-mm-per-prompt", "image=2", "--allowed-local-media-path", str(files)]
+    flags += ["--allowed-media-domains", "127.0.0.1"]
     server = ServerProcess(vision.folder, log, *flags)
     yield server
     assert server.stop() == 0
@@ -72,11 +74,23 @@ def test_a_chat_with_images_has_the_tokens_of_transformers(seeing, vision, files
 
 
 @pytest.mark.slow
+def test_an_image_is_downloaded_from_a_host_that_is_allowed(seeing, vision, files):
+    text = "user: see <image><end_of_utterance>\nassistant:"
+    with serving_files(files) as address:
+        parts = [text_part("see "), image_part(f"{address}/a.png")]
+        answer = seeing.chat.completions.create(
+            messages=conversation(*parts), extra_body=EXTRA, **ASKED
+        )
+    assert answer.choices[0].token_ids == vision.reference(text, [WIDE])[1]
+
+
+@pytest.mark.slow
 def test_images_that_are_not_read_are_refused_and_harm_no_other_request(seeing, vision):
     small = image_part(data_url(SMALL))
     for parts, reason in (
         ([small] * 3, "--limit-mm-per-prompt image=3"),
-        ([image_part("http://127.0.0.1/a.png")], "not downloaded"),
+        ([image_part("http://example.com/a.png")], "not downloaded from example.com"),
+        ([image_part("http://127.0.0.1:1/a.png")], "cannot be downloaded from 127.0.0.1"),
         ([image_part("file:///etc/passwd")], "outside"),
         ([image_part("file://[")], "file:"),
         ([image_part("data:image/png;base64,AAAA")], "cannot be read"),

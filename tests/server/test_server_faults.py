@@ -37,6 +37,7 @@ class Narrow:
     long: dict[str, Any]  # takes seconds
     short: dict[str, Any]
     max_queued: int
+    answer: int  # tokens that take a second or more
 
     def post(self, body, **headers):
         url = f"{self.server.url}/v1/completions"
@@ -51,7 +52,7 @@ class Narrow:
 def narrow(request, small):
     if request.param == "tiny":
         key = {"Authorization": "Bearer sesame"}
-        yield Narrow(server=small, key=key, long=LONG, short=SHORT, max_queued=1)
+        yield Narrow(server=small, key=key, long=LONG, short=SHORT, max_queued=1, answer=1500)
         return
     log = request.getfixturevalue("tmp_path_factory").mktemp("narrow") / "stderr"
     folder = request.getfixturevalue("smollm2_folder")
@@ -59,7 +60,7 @@ def narrow(request, small):
     running = ServerProcess(folder, log, *flags, "--draft", "ngram", "--kv-tokens", "4096")
     named = {"model": "default"}
     long, short = {**LONG, **named, "max_tokens": 1500}, {**SHORT, **named}
-    yield Narrow(server=running, key={}, long=long, short=short, max_queued=5)
+    yield Narrow(server=running, key={}, long=long, short=short, max_queued=5, answer=300)
     assert running.stop() == 0
 
 
@@ -101,6 +102,7 @@ def test_a_client_that_leaves_before_its_whole_answer_ends_it_too(server):
     assert not server.wait_until_idle()["has_leak"]
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_delays_no_other(server):
     with open_stream(server, {**LONG, "max_tokens": 500, "logprobs": 20}):  # half a megabyte
         for _ in range(3):
@@ -164,7 +166,7 @@ def test_a_prompt_beyond_the_context_is_refused(narrow):
 @pytest.mark.slow
 def test_after_a_killed_worker_the_next_one_goes_on_with_every_answer(narrow):
     before = narrow.post(narrow.short).json()["choices"][0]["text"]
-    long = {**narrow.long, "max_tokens": 300, "seed": 5}
+    long = {**narrow.long, "max_tokens": narrow.answer, "seed": 5}
     whole = narrow.post(long).json()["choices"][0]["text"]
     answers, ended = [], []
 

@@ -80,6 +80,21 @@ def test_a_child_scores_below_its_parent_whatever_was_measured(seed):
     assert (candidates.scores < 0).all()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_of_drafts_of_one_kind_and_depth_the_more_likely_one_is_never_behind(seed):
+    """Also where few counts make a bin look worse than the one below it."""
+    generator = torch.Generator().manual_seed(seed)
+    tried = 3 * torch.rand(NUM_ENTRIES, generator=generator)
+    accepted = tried * torch.randint(0, 2, (NUM_ENTRIES,), generator=generator)
+    table = AcceptanceTable(tried=tried, accepted=accepted)
+    scores = torch.linspace(0.01, 0.99, 99).log()[None]
+    siblings = Candidates(
+        scores=scores, tokens=torch.arange(99)[None], parents=torch.full((1, 99), -1)
+    )
+    calibrate_(siblings, torch.zeros(1, 99).long(), table, steps=1)
+    assert (siblings.scores.diff() >= 0).all()
+
+
 class Text:
     """Rows whose drafts are accepted by rates that the drafter does not know."""
 

@@ -1,19 +1,24 @@
 """One tree from a model's candidates and paths of texts, against a union of sets of paths."""
 
+import math
 import random
 
 import pytest
 import torch
 
+from outrider.ops.tree import graft_paths
 from outrider.ops.tree.candidates import Candidates
+from outrider.ops.tree.graft_paths import graft, graft_reference
+from outrider.ops.tree.graft_paths_compiled import graft_compiled
+from outrider.ops.tree.limit_children import limit_children_, limit_children_reference_
+from outrider.ops.tree.limit_children_compiled import limit_children_compiled_
 from outrider.ops.tree.select_nodes import select_nodes
-from outrider.spec import graft_paths
-from outrider.spec.graft_paths import graft, limit_children_
-from outrider.spec.text_lookup import FoundPaths
+from outrider.ops.tree.text_paths import FoundPaths
 from outrider.wire.draft_budget import Budget
 
 NONE = float("-inf")
 MODEL, TEXT, BOTH = range(3)
+GREEDY, SAMPLED = torch.tensor([0]), torch.tensor([1])
 
 
 def budgets_of(steps: int, topk: int, nodes: int) -> torch.Tensor:
@@ -56,33 +61,33 @@ LEVELS = [slice(0, 3), slice(3, 4)]
 
 
 def test_a_path_follows_the_model_and_goes_on_below_it():
-    merged = graft(MODEL_TREE, LEVELS, found_of([5, 7, 8, 4]), budgets_of(4, 2, 8))
+    merged = graft(MODEL_TREE, LEVELS, found_of([5, 7, 8, 4]), budgets_of(4, 2, 8), GREEDY)
     assert paths_of(merged.candidates) == [(5,), (6,), (5, 7), (5, 7, 8), (5, 7, 8, 4)]
     is_node = merged.candidates.scores[0] > NONE
     assert merged.sources[0][is_node].tolist() == [BOTH, MODEL, BOTH, TEXT, TEXT]
 
 
 def test_a_node_that_the_model_has_ruled_out_can_come_from_a_text():
-    merged = graft(MODEL_TREE, LEVELS, found_of([9, 7, -1, 3]), budgets_of(4, 2, 8))
+    merged = graft(MODEL_TREE, LEVELS, found_of([9, 7, -1, 3]), budgets_of(4, 2, 8), GREEDY)
     assert paths_of(merged.candidates) == [(5,), (6,), (5, 7), (9,), (9, 7)]
 
 
 def test_no_path_is_longer_than_the_budget_of_its_row():
-    merged = graft(MODEL_TREE, LEVELS, found_of([5, 7, 8, 4]), budgets_of(3, 2, 8))
+    merged = graft(MODEL_TREE, LEVELS, found_of([5, 7, 8, 4]), budgets_of(3, 2, 8), GREEDY)
     assert (5, 7, 8) in paths_of(merged.candidates)
     assert (5, 7, 8, 4) not in paths_of(merged.candidates)
 
 
 def test_a_row_without_a_match_has_the_candidates_of_its_model():
     nothing = found_of([5, 1], [2, 3], weights=[0.0, 0.0], longest=0)
-    merged = graft(MODEL_TREE, LEVELS, nothing, budgets_of(2, 2, 8))
+    merged = graft(MODEL_TREE, LEVELS, nothing, budgets_of(2, 2, 8), GREEDY)
     assert paths_of(merged.candidates) == [(5,), (6,), (5, 7)]
     assert not merged.sources[0, : MODEL_TREE.tokens.shape[1]].any()
 
 
 def test_a_longer_match_and_a_more_frequent_path_have_better_chances():
     def score(path, found):
-        merged = graft(MODEL_TREE, LEVELS, found, budgets_of(4, 2, 8)).candidates
+        merged = graft(MODEL_TREE, LEVELS, found, budgets_of(4, 2, 8), GREEDY).candidates
         scores = merged.scores[0][merged.scores[0] > NONE].tolist()
         return scores[paths_of(merged).index(path)]
 
@@ -109,14 +114,14 @@ def random_tree(rng: random.Random, *, topk: int, steps: int) -> tuple[Candidate
     return candidates_of(*nodes), levels
 
 
-def assert_is_the_union(seed: int) -> None:
+def assert_is_the_union(seed: int, graft) -> None:
     rng = random.Random(seed)
     model, levels = random_tree(rng, topk=2, steps=3)
     paths = [[rng.randrange(1, 4) for _ in range(5)] for _ in range(4)]
     for path in paths:
         if rng.random() < 0.5:
             path[rng.randrange(5)] = -1
-    merged = graft(model, levels, found_of(*paths), budgets_of(5, 9, 64)).candidates
+    merged = graft(model, levels, found_of(*paths), budgets_of(5, 9, 64), GREEDY).candidates
     expected = set(paths_of(model))
     for path in paths:
         known = path[: path.index(-1)] if -1 in path else path
@@ -126,9 +131,53 @@ def assert_is_the_union(seed: int) -> None:
     assert len(found) == len(expected), "equal siblings"
 
 
-def test_the_tree_is_the_union_of_both_without_equal_siblings():
+@pytest.mark.parametrize("form", [graft_reference, graft_compiled])
+def test_the_tree_is_the_union_of_both_without_equal_siblings(form):
     for seed in range(40):
-        assert_is_the_union(seed)
+        assert_is_the_union(seed, form)
+
+
+def random_found(rng: random.Random, *, rows: int) -> FoundPaths:
+    """Some paths have no weight: fewer occurrences were found."""
+    paths, weights = torch.empty(rows, 6, 5, dtype=torch.int64), torch.zeros(rows, 6)
+    for row in range(rows):
+        for path in range(6):
+            paths[row, path] = torch.tensor([rng.choice([1, 1, 2, 3, -1]) for _ in range(5)])
+            weights[row, path] = rng.choice([0.0, 0.125, 1.0])
+    longest = torch.tensor([rng.randrange(1, 20) for _ in range(rows)])
+    return FoundPaths(paths=paths, weights=weights, longest=longest * (weights.amax(1) > 0))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_both_forms_give_the_same_candidates(seed):
+    rng = random.Random(seed)
+    model, levels = random_tree(rng, topk=2, steps=3)
+    two_rows = Candidates(
+        scores=model.scores.repeat(2, 1),
+        tokens=model.tokens.repeat(2, 1),
+        parents=model.parents.repeat(2, 1),
+    )
+    budgets = torch.tensor([[5, rng.randrange(6)], [2, 2], [8, 8]])
+    given = two_rows, levels, random_found(rng, rows=2), budgets, torch.tensor([0, 1])
+    ours, right = graft_compiled(*given), graft_reference(*given)
+    is_node = right.candidates.scores > NONE
+    assert torch.equal(ours.candidates.scores > NONE, is_node)
+    for name in ("tokens", "parents"):
+        found, expected = (getattr(each.candidates, name) for each in (ours, right))
+        assert torch.equal(found[is_node], expected[is_node])
+    assert torch.equal(ours.sources[is_node], right.sources[is_node])
+    torch.testing.assert_close(ours.candidates.scores, right.candidates.scores)
+    for limit, merged in ((limit_children_compiled_, ours), (limit_children_reference_, right)):
+        limit(merged.candidates, budgets[1], steps=5)
+    assert torch.equal(ours.candidates.scores > NONE, right.candidates.scores > NONE)
+
+
+@pytest.mark.parametrize("form", [graft_reference, graft_compiled])
+def test_a_path_without_weight_takes_no_node_from_a_path_that_begins_like_it(form):
+    found = found_of([4, 5], [4, 6], weights=[0.0, 1.0])
+    merged = form(MODEL_TREE, LEVELS, found, budgets_of(2, 2, 8), GREEDY)
+    assert (4, 6) in paths_of(merged.candidates)
+    assert (4, 5) not in paths_of(merged.candidates)
 
 
 def duplicate_branches(monkeypatch):
@@ -155,7 +204,7 @@ def hang_children_below_a_neighbour(monkeypatch):
 def test_the_union_notices(monkeypatch, mutate):
     mutate(monkeypatch)
     with pytest.raises(AssertionError):
-        test_the_tree_is_the_union_of_both_without_equal_siblings()
+        test_the_tree_is_the_union_of_both_without_equal_siblings(graft_reference)
 
 
 def test_a_chain_of_both_is_a_chain():
@@ -168,7 +217,7 @@ def assert_is_a_chain(seed: int) -> None:
     model, levels = random_tree(rng, topk=1, steps=3)
     paths = [[rng.randrange(1, 4) for _ in range(5)] for _ in range(4)]
     budgets = budgets_of(5, 1, 6)
-    merged = graft(model, levels, found_of(*paths), budgets).candidates
+    merged = graft(model, levels, found_of(*paths), budgets, GREEDY).candidates
     limit_children_(merged, budgets[1], steps=5)
     assert len({len(path) for path in paths_of(merged)}) == len(paths_of(merged))
     tree = select_nodes(torch.tensor([9]), merged, budgets, Budget(steps=5, topk=1, nodes=6)).tree
@@ -180,3 +229,14 @@ def test_only_the_best_children_stay_and_nothing_below_the_others():
     tree = candidates_of((1, -1, -1.0), (2, -1, -0.5), (3, -1, -1.0), (4, 2, -1.1), (5, 0, -1.2))
     limit_children_(tree, torch.tensor([2]), steps=2)
     assert paths_of(tree) == [(1,), (2,), (1, 5)]
+
+
+def test_where_tokens_are_drawn_a_text_counts_less_against_its_model():
+    found, budgets = found_of([5, 7, 8, 4], longest=12), budgets_of(4, 2, 8)
+    greedy, sampled = (
+        graft(MODEL_TREE, LEVELS, found, budgets, rows) for rows in (GREEDY, SAMPLED)
+    )
+    lost = (greedy.candidates.scores - sampled.candidates.scores)[0]
+    is_node = greedy.candidates.scores[0] > NONE
+    steps = [0.0, 0.0, 0.0, -math.log(0.3), -2 * math.log(0.3)]
+    assert lost[is_node].tolist() == pytest.approx(steps)

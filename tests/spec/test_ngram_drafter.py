@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from support.steps import NO_FLAGS, small_device
 
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
+from outrider.ops.tree.find_occurrences import NgramMatch
 from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.ngram_drafter import NgramDrafter
-from outrider.spec.text_lookup import NgramMatch, TextLookup
+from outrider.spec.text_lookup import TextLookup
 from outrider.spec.text_table import PredictionTable, TextTable
 from outrider.step.fill_plan import resolve_lengths
 from outrider.wire.draft_budget import Budget

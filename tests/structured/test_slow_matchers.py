@@ -131,6 +131,7 @@ def test_a_process_that_is_lost_between_steps_is_replaced(
     assert engine.num_failed_steps == 0
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_be_replaced_ends_the_requests_of_its_grammar(
     models, grammar_cache, monkeypatch
 ):

@@ -27,13 +27,18 @@ class Model:
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     window: int = WHOLE_TEXT
+    attention_chunk: int = WHOLE_TEXT
     soft_cap: float = NO_CAP
     has_sinks: bool = False
 
     @property
     def rule(self) -> AttentionRule:
         return AttentionRule(
-            scale=SCALE, window=self.window, soft_cap=self.soft_cap, sinks=self.sinks
+            scale=SCALE,
+            window=self.window,
+            attention_chunk=self.attention_chunk,
+            soft_cap=self.soft_cap,
+            sinks=self.sinks,
         )
 
     @property
@@ -123,6 +128,7 @@ def make_case(
         queries=torch.arange(shape.num_nodes, device=device).view(-1, nodes),
         chunk=_chunk(chunks, device),
         page_table=table.to(device),
+        window_table=table[:, :0].to(device),
     )
     return Case(
         model=model,

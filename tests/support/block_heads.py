@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
+from support.block_reference import BlockReference
 from support.head_oracle import Oracle
-from support.heads import Variant
+from support.heads import LATENTS, Variant, latent_shapes
+from support.latent_oracle import attend_latents
 
 BLOCK_DIALECTS = ("z-lab", "DeepSpec", "SpecForge", "speculators")
 HEADS, KV_HEADS, HEAD_DIM, WIDE, EPS, THETA, MASK = 4, 2, 8, 40, 1e-6, 10000.0, 3
@@ -31,9 +33,15 @@ class BlockVariant:
     has_confidence: bool = False
     reads_token: bool = False
     has_mask_vector: bool = False
+    draft_vocab: int = 0  # tokens that it can propose, with its own lm_head; 0: all
     taps: int = 0  # of DFlash2's convolutions; 0: it is not DFlash2
     group: int = 4
     num_candidates: int = 6
+    embedding_scale: float = 1.0  # of DFlash2, and the next two
+    logit_scale: float = 1.0
+    logit_cap: float = 0.0
+    has_latents: bool = False  # latent attention (MLA)
+    query_rank: int = 0  # of heads with latents; 0: whole queries
 
     @property
     def first(self) -> int:
@@ -73,26 +81,37 @@ def write_block_head(
 
 def _tensors(target, variant: BlockVariant, seed: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return {
+    tensors = {
         name: torch.rand(shape, generator=generator) + 0.5
         if "norm" in name
         else torch.randn(shape, generator=generator) * shape[-1] ** -0.5
         for name, shape in _shapes(target, variant).items()
     }
+    if variant.draft_vocab:
+        vocab = target.vocab_size
+        ids = torch.randperm(vocab, generator=generator)[: variant.draft_vocab].sort().values
+        tensors["d2t"] = ids - torch.arange(len(ids))
+        tensors["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill(0, ids, True)
+    return tensors
 
 
 def _shapes(target, variant: BlockVariant) -> dict[str, tuple[int, ...]]:
-    width, vocab = target.block.hidden, target.vocab_size
+    width, vocab = target.hidden, target.vocab_size
     query, key, rank = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, variant.markov_rank
+    attention = {
+        "self_attn.q_norm": (HEAD_DIM,),
+        "self_attn.k_norm": (HEAD_DIM,),
+        "self_attn.q_proj": (query, width),
+        "self_attn.k_proj": (key, width),
+        "self_attn.v_proj": (key, width),
+        "self_attn.o_proj": (width, query),
+    }
+    if variant.has_latents:
+        attention = latent_shapes(width, width, variant.query_rank)
     layer = {
         "input_layernorm.weight": (width,),
         "post_attention_layernorm.weight": (width,),
-        "self_attn.q_norm.weight": (HEAD_DIM,),
-        "self_attn.k_norm.weight": (HEAD_DIM,),
-        "self_attn.q_proj.weight": (query, width),
-        "self_attn.k_proj.weight": (key, width),
-        "self_attn.v_proj.weight": (key, width),
-        "self_attn.o_proj.weight": (width, query),
+        **{f"{name}.weight": shape for name, shape in attention.items()},
         "mlp.gate_proj.weight": (WIDE, width),
         "mlp.up_proj.weight": (WIDE, width),
         "mlp.down_proj.weight": (width, WIDE),
@@ -106,9 +125,11 @@ def _shapes(target, variant: BlockVariant) -> dict[str, tuple[int, ...]]:
     shapes |= {"hidden_norm.weight": (width,), "norm.weight": (width,)}
     if variant.taps:
         return shapes | _local_shapes(variant, width, vocab)
+    if variant.draft_vocab:
+        shapes["lm_head.weight"] = (variant.draft_vocab, width)
     if rank:
         shapes["markov_head.markov_w1.weight"] = (vocab, rank)
-        shapes["markov_head.markov_w2.weight"] = (vocab, rank)
+        shapes["markov_head.markov_w2.weight"] = (variant.draft_vocab or vocab, rank)
     if variant.is_gated:
         shapes["markov_head.gate_proj.weight"] = (rank, width + rank)
         shapes["markov_head.gate_proj.bias"] = (rank,)
@@ -140,7 +161,7 @@ def _fields(target, variant: BlockVariant, dialect: str) -> dict[str, Any]:
     layer = {
         "model_type": "qwen3",
         "num_hidden_layers": variant.num_layers,
-        "hidden_size": target.block.hidden,
+        "hidden_size": target.hidden,
         "intermediate_size": WIDE,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
@@ -158,7 +179,10 @@ def _fields(target, variant: BlockVariant, dialect: str) -> dict[str, Any]:
             for layer in range(variant.num_layers)
         ],
     }
+    if variant.has_latents:
+        layer |= LATENTS | {"q_lora_rank": variant.query_rank or None, "num_key_value_heads": HEADS}
     own: dict[str, Any] = {
+        "draft_vocab_size": variant.draft_vocab or None,
         "block_size": variant.size,
         "mask_token_id": None if variant.has_mask_vector else MASK,
         "markov_rank": variant.markov_rank,
@@ -172,6 +196,10 @@ def _fields(target, variant: BlockVariant, dialect: str) -> dict[str, Any]:
         own = {"block_size": variant.size, "mask_token_id": MASK}
         own |= {"conv_kernel_size": variant.taps, "conv_group_size": variant.group}
         own |= {"selector_rank": variant.markov_rank, "selector_top_k": variant.num_candidates}
+        if variant.logit_scale != 1.0:
+            own |= {"input_embedding_scale": variant.embedding_scale}
+            own |= {"output_multiplier": variant.logit_scale}
+            own |= {"final_logit_softcapping": variant.logit_cap}
         nested = own | named | causal
         return layer | {"architectures": ["DFlash2DraftModel"], "dflash_config": nested}
     if dialect == "z-lab":
@@ -197,7 +225,7 @@ def _fields(target, variant: BlockVariant, dialect: str) -> dict[str, Any]:
     }
 
 
-class BlockOracle:
+class BlockOracle(BlockReference):
     """One head over one whole row: recomputes everything, without cache, pages or engine code."""
 
     def __init__(self, model, variant: BlockVariant, tensors: dict[str, torch.Tensor]) -> None:
@@ -206,31 +234,26 @@ class BlockOracle:
         self._weights = tensors
         self._states = Oracle(model, Variant(layers=variant.layers), {})
 
-    def chain(self, tokens: list[int], steps: int) -> list[int]:
-        """The greedy drafts after a text whose states are all the target's."""
-        states = self.run_block(tokens)
-        drafts, before = [], tokens[-1]
-        for depth in range(steps):
-            before = int(self._logits(states, depth, before).argmax())
-            drafts.append(before)
-        return drafts
-
     def slot_logits(self, tokens: list[int], depth: int, before: int) -> torch.Tensor:  # [vocab]
         """Logits of the draft at a depth, which counts from 0, after the token before it."""
-        return self._logits(self.run_block(tokens), depth, before)
+        states = self.run_block(tokens)
+        return self.marginal(states, depth) + self.bias(states, depth, before)
 
-    def _logits(self, states: torch.Tensor, depth: int, before: int) -> torch.Tensor:  # [vocab]
-        state = states[self._variant.first + depth]
-        logits = state @ self._model.lm_head.weight.T
+    def marginal(self, states: torch.Tensor, depth: int) -> torch.Tensor:  # [draft_vocab]
+        head = self._weights.get("lm_head.weight", self._model.lm_head.weight)
+        logits = states[self._variant.first + depth] @ head.T
+        logits = logits * self._variant.logit_scale
+        if cap := self._variant.logit_cap:
+            logits = (logits / cap).tanh() * cap
         if self._variant.taps:
             lowest = logits.sort().values[-self._variant.num_candidates]
             logits = logits.masked_fill(logits < lowest, float("-inf"))
-        return logits + self._bias(state, before)
+        return logits
 
-    def _bias(self, state: torch.Tensor, before: int) -> torch.Tensor | float:
-        weights = self._weights
+    def bias(self, states: torch.Tensor, depth: int, before: int) -> torch.Tensor:
+        weights, state = self._weights, states[self._variant.first + depth]
         if not self._variant.markov_rank:
-            return 0.0
+            return torch.zeros(())
         if self._variant.taps:
             selector = "candidate_selector."
             scale = weights[selector + "hidden_projection.weight"] @ state
@@ -243,6 +266,19 @@ class BlockOracle:
             vector = vector * (gate + weights["markov_head.gate_proj.bias"]).sigmoid()
         return weights["markov_head.markov_w2.weight"] @ vector
 
+    def log_chance(self, states: torch.Tensor, depth: int, before: int) -> float | None:
+        if not self._variant.has_confidence:
+            return None
+        read = states[self._variant.first + depth]
+        if self._variant.reads_token:
+            read = torch.cat([read, self._weights["markov_head.markov_w1.weight"][before]])
+        logit = self._weights["confidence_head.proj.weight"][0] @ read
+        return float(F.logsigmoid(logit + self._weights["confidence_head.proj.bias"][0]))
+
+    def target_ids(self, vocab: int) -> list[int]:
+        offsets = self._weights.get("d2t", torch.zeros(vocab, dtype=torch.int64))
+        return (torch.arange(vocab) + offsets).tolist()
+
     def run_block(self, tokens: list[int]) -> torch.Tensor:  # [size, width]
         """The states of all slots of the block that begins with the last token."""
         table = self._model.model.embed_tokens.weight
@@ -250,6 +286,7 @@ class BlockOracle:
         context = self._rms(aux @ self._weights["fc.weight"].T, "hidden_norm")
         mask = self._weights.get("mask_embedding", table[MASK])
         stream = torch.cat([table[tokens[-1:]], mask.expand(self._variant.size - 1, -1)])
+        stream = stream * self._variant.embedding_scale
         for index in range(self._variant.num_layers):
             prefix = f"layers.{index}."
             normed = self._rms(stream, prefix + "input_layernorm")
@@ -289,6 +326,10 @@ class BlockOracle:
         weights, both = self._weights, torch.cat([context, slots])
         prefix, window = f"layers.{layer}.self_attn.", self._variant.window(layer)
         start, size = context.shape[0], slots.shape[0]
+        if self._variant.has_latents:
+            is_seen = torch.ones(size, start + size, dtype=torch.bool)
+            is_seen = is_seen.tril(start) if self._variant.is_causal else is_seen
+            return attend_latents(weights, prefix, slots, both, is_seen, theta=THETA, eps=EPS)
 
         def heads(x, name):
             return (x @ weights[f"{prefix}{name}_proj.weight"].T).view(x.shape[0], -1, HEAD_DIM)

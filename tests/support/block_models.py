@@ -2,28 +2,21 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from outrider.models.block_model import BlockModel
+from outrider.models.block_model import AnyBlockModel, BlockModel
 from outrider.models.eagle.head_loader import load_head
 from outrider.models.medusa.medusa_loader import load_medusa
 from outrider.models.standalone_draft import load_standalone
 from support.block_heads import BlockOracle, BlockVariant, write_block_head
+from support.block_reference import BlockReference
 from support.heads import Variant
 from support.matrix import Models
 from support.medusa_models import MedusaOracle, MedusaVariant, write_medusa
 from support.pard_models import PardOracle, write_pard
 from support.peagle_heads import PEagleOracle, write_peagle
-
-
-class BlockReference(Protocol):
-    """Recomputes a block over the whole text, without cache, pages or engine code."""
-
-    def chain(self, tokens: list[int], steps: int) -> list[int]: ...
-
-    def run_block(self, tokens: list[int]) -> torch.Tensor: ...  # [slots, width]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +31,10 @@ class DFlashCase:
 
     def load(self, models: Models, folder: Path) -> tuple[Any, BlockReference]:
         weights = write_block_head(folder, models.target.config, self.variant)
-        return load_any(models, folder), BlockOracle(models.theirs, self.variant, weights)
+        return self.open(models, folder), BlockOracle(models.theirs, self.variant, weights)
+
+    def open(self, models: Models, folder: Path) -> AnyBlockModel:
+        return load_any(models, folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +50,10 @@ class PEagleCase:
         weights = write_peagle(folder, config, self.variant, num_layers=num_layers)
         variant, size = self.variant.complete(config), self.num_drafts
         oracle = PEagleOracle(models.theirs, variant, weights, num_layers=num_layers, size=size)
-        return load_any(models, folder), oracle
+        return self.open(models, folder), oracle
+
+    def open(self, models: Models, folder: Path) -> AnyBlockModel:
+        return load_any(models, folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +64,16 @@ class PardCase:
 
     def load(self, models: Models, folder: Path) -> tuple[Any, BlockReference]:
         theirs = write_pard(folder)
-        model = load_standalone(
+        return self.open(models, folder), PardOracle(theirs, size=self.num_drafts)
+
+    def open(self, models: Models, folder: Path) -> Any:
+        return load_standalone(
             folder,
             target=models.target,
             target_folder=models.folder,
             dtype="float32",
             device=torch.device("cpu"),
         )
-        return model, PardOracle(theirs, size=self.num_drafts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +88,14 @@ class MedusaCase:
 
     def load(self, models: Models, folder: Path) -> tuple[Any, BlockReference]:
         weights = write_medusa(folder, models.target.config, self.variant)
+        return self.open(models, folder), MedusaOracle(models.theirs, self.variant, weights)
+
+    def open(self, models: Models, folder: Path) -> Any:
         target, target_folder = models.target, models.folder
-        model = load_medusa(folder, target=target, target_folder=target_folder, dtype="float32")
-        return model, MedusaOracle(models.theirs, self.variant, weights)
+        return load_medusa(folder, target=target, target_folder=target_folder, dtype="float32")
 
 
-def load_any(models: Models, folder: Path) -> BlockModel:
+def load_any(models: Models, folder: Path) -> AnyBlockModel:
     """The head of a folder, for the target."""
     head = load_head(
         folder,

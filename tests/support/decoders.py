@@ -56,8 +56,24 @@ class Harness:
         return self.decoder.logits(hidden_states)
 
 
-def harness_of(folder, dtype="float32", *, pad=1, nodes=1, ranks=ONE_RANK):
-    decoder = load_decoder(folder, dtype=dtype, device=CPU, ranks=ranks)
+def harness_of(
+    folder,
+    dtype="float32",
+    *,
+    pad=1,
+    nodes=1,
+    ranks=ONE_RANK,
+    quantization="none",
+    max_context=None,
+):
+    decoder = load_decoder(
+        folder,
+        dtype=dtype,
+        device=CPU,
+        ranks=ranks,
+        quantization=quantization,
+        max_context=max_context,
+    )
     device = small_device(random.Random(0), page_size=PAGE_SIZE, nodes=nodes, pad=pad)
     attention = decoder.share.attention
     layout = KVLayout(

@@ -1,6 +1,6 @@
 """Engines around a loaded model, with padding forced where a test wants it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outrider.config.attention_choice import AttentionChoice
 from outrider.config.settings import ExecutionSettings, HostSettings, Settings
@@ -14,6 +14,7 @@ from outrider.step.buckets import Buckets, Multiples, Sizes
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.draft_budget import Budget
 from outrider.wire.row_sampling import RowSampling
+from outrider.wire.step_result import RoundTrace
 from outrider.wire.submission import Limits, RequestUpdate, Submission
 
 NO_DRAFT = NoDraft()
@@ -34,6 +35,7 @@ class Shape:
     max_context: int = 128
     prefix_cache: bool = True
     row_snapshots: int | str = "auto"
+    window_tokens: int | str = "auto"
     device: str = "cpu"
     arithmetic: str = "fast"
     kv_dtype: str = "auto"
@@ -56,6 +58,7 @@ def engine_of(
         draft=draft,
         kv_tokens=shape.kv_tokens,
         row_snapshots=shape.row_snapshots,
+        window_tokens=shape.window_tokens,
         buckets=buckets_of(shape, rows),
         grammars=grammars,
         verifier=verifier,
@@ -107,6 +110,7 @@ class CollectedOutput:
     tokens: list[int]
     logprobs: list[float]
     last: RequestUpdate
+    rounds: list[RoundTrace] = field(default_factory=list)  # where the sampling wants traces
 
 
 def make_submission(
@@ -138,6 +142,7 @@ def run_all(
         for update in engine.step():
             entry = outputs.setdefault(update.request_id, CollectedOutput([], [], update))
             entry.tokens += update.tokens
+            entry.rounds += update.rounds
             entry.logprobs += [logprobs.chosen for logprobs in update.logprobs]
             entry.last = update
     assert bool(engine.num_drafter_failures) is has_broken_drafter

@@ -1,6 +1,6 @@
 """Which cases of a parametrised test run when.
 
-Fast: n by the marker `fast_cases(n)`, else a few. Slow: those with which every value of a parameter
+Fast: n by the marker `fast_cases(n)`, else one. Slow: those with which every value of a parameter
 meets every value of every other parameter. All others have the marker `matrix`, as has a test that
 is a matrix by itself; they run only where `-m` names that marker.
 """
@@ -12,7 +12,7 @@ import pytest
 
 from support.all_pairs import cover_pairs
 
-FAST_CASES = 2  # of a test without the marker
+FAST_CASES = 1  # of a test without the marker
 _ALL_CASES = {"arch", "gpu"}  # folders: of quick tests, and of tests that are run on a GPU
 
 

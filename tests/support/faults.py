@@ -66,10 +66,15 @@ class FaultyExecutor:
 
     def _break(self, rows: torch.Tensor) -> None:
         """The pages of these rows in all pools, and what the drafter remembers of them."""
-        pages = self._state.rows.pages.index_select(0, rows).flatten()
-        for pool in self._state.pages._pools:
-            for layer in pool.layers:
-                layer.index_fill_(0, pages, float("nan"))
+        table, pages = self._state.rows, self._state.pages
+        of_tables = (
+            (table.pages, pages._pools),
+            (table.window_pages, pages._window_pools),
+        )
+        for own, pools in of_tables:
+            broken = own.index_select(0, rows).flatten()
+            for layer in (layer for pool in pools for layer in pool.layers):
+                layer.index_fill_(0, broken, float("nan"))
         if isinstance(self._drafter, ModelDrafter):
             self._drafter._hidden_states.index_fill_(0, rows, float("nan"))
         if isinstance(self._drafter, ModuleDrafter):

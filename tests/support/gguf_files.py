@@ -73,19 +73,29 @@ def byte_vocabulary() -> dict[str, Any]:
     }
 
 
-def random_raw(rng: np.random.Generator, rows: int, kind: str) -> np.ndarray:
-    """Rows of HIDDEN values as the file stores them."""
+def random_raw(
+    rng: np.random.Generator,
+    rows: int,
+    kind: str,
+    *,
+    columns: int = HIDDEN,
+    scale: float = 1.0,
+) -> np.ndarray:
+    """Rows of so many values as the file stores them."""
+    spans = columns // 256
+
+    def halves(num: int) -> np.ndarray:
+        return (scale * rng.normal(size=(rows, spans, num))).astype(np.float16).view(np.uint8)
+
     if kind == "Q4_K":  # scale and minimum, then bytes of any value
-        raw = rng.integers(0, 256, (rows, HIDDEN // 256, 144), dtype=np.uint8)
-        raw[:, :, 0:4] = rng.normal(size=(rows, HIDDEN // 256, 2)).astype(np.float16).view(np.uint8)
+        raw = rng.integers(0, 256, (rows, spans, 144), dtype=np.uint8)
+        raw[:, :, 0:4] = halves(2)
         return raw.reshape(rows, -1)
     if kind == "Q6_K":  # bytes of any value, then the scale
-        raw = rng.integers(0, 256, (rows, HIDDEN // 256, 210), dtype=np.uint8)
-        raw[:, :, 208:] = (
-            rng.normal(size=(rows, HIDDEN // 256, 1)).astype(np.float16).view(np.uint8)
-        )
+        raw = rng.integers(0, 256, (rows, spans, 210), dtype=np.uint8)
+        raw[:, :, 208:] = halves(1)
         return raw.reshape(rows, -1)
-    values = rng.normal(size=(rows, HIDDEN)).astype(np.float32)
+    values = (scale * rng.normal(size=(rows, columns))).astype(np.float32)
     return gguf.quants.quantize(values, gguf.GGMLQuantizationType[kind])
 
 

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from support.heads import LAYER
+from support.latent_oracle import attend_latents
 
 EPS = 1e-5  # of the heads that write_head writes
 
@@ -91,6 +92,13 @@ class Oracle:
         return drafts
 
     def _attend(self, prefix, x):
+        if self._variant.has_latents:
+            is_seen, theta = (
+                torch.ones(len(x), len(x), dtype=torch.bool).tril(),
+                self._variant.theta,
+            )
+            name = prefix + "self_attn."
+            return attend_latents(self._weights, name, x, x, is_seen, theta=theta, eps=EPS)
         length, head_dim = x.shape[0], self._variant.head_dim
         query, key, value = (
             self._linear(x, f"{prefix}self_attn.{name}").view(length, -1, head_dim).transpose(0, 1)

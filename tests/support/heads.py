@@ -8,13 +8,25 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from outrider.models.model_config import LatentConfig, ModelConfig
+from outrider.models.head_target import HeadTargetConfig
+from outrider.models.model_config import AttentionConfig
 
 DIALECTS = {
     "eagle": ("safeailab", "sglang", "vllm"),
     "eagle3": ("safeailab", "sglang", "vllm", "speculators"),
 }
 LAYER = "layers.0."
+LATENTS = {  # sizes of heads with latents; those of targets are others
+    "kv_lora_rank": 20,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 10,
+}
+LATENT_HEADS = 4
+LATENT_ARCHITECTURES = {
+    "sglang": "DeepseekV3ForCausalLMEagle3",
+    "vllm": "Eagle3DeepseekV2ForCausalLM",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,27 +51,29 @@ class Variant:
     theta: float = 10000.0
     num_layers: int = 1
     later_norm: str = "input_layernorm"  # that layers after the first apply; they store both
+    has_latents: bool = False  # latent attention (MLA), of EAGLE-3 only
+    query_rank: int = 0  # of heads with latents; 0: whole queries
 
-    def complete(self, target: ModelConfig) -> "Variant":
+    def complete(self, target: HeadTargetConfig) -> "Variant":
         """The same with sizes in place of zeros."""
         is_reduced = self.algorithm == "eagle3" and self.own_head
         usual = target.vocab_size * 2 // 3 if is_reduced else target.vocab_size
         return replace(
             self,
-            hidden=self.hidden or target.block.hidden,
+            hidden=self.hidden or target.hidden,
             draft_vocab=self.draft_vocab or usual,
-            own_embedding=self.own_embedding or self.hidden not in (0, target.block.hidden),
+            own_embedding=self.own_embedding or self.hidden not in (0, target.hidden),
             own_head=self.own_head and self.algorithm == "eagle3",
         )
 
-    def captured(self, target: ModelConfig) -> tuple[int, ...]:
+    def captured(self, target: HeadTargetConfig) -> tuple[int, ...]:
         count = target.num_layers
         return self.layers or (2, count // 2, count - 3)
 
 
 def write_head(
     folder: Path,
-    target: ModelConfig,
+    target: HeadTargetConfig,
     *,
     dialect: str = "sglang",
     algorithm: str = "eagle3",
@@ -82,7 +96,9 @@ def write_head(
     return folder
 
 
-def head_tensors(target: ModelConfig, variant: Variant, *, seed: int) -> dict[str, torch.Tensor]:
+def head_tensors(
+    target: HeadTargetConfig, variant: Variant, *, seed: int
+) -> dict[str, torch.Tensor]:
     """The weights by canonical name."""
     variant = variant.complete(target)
     generator = torch.Generator().manual_seed(seed)
@@ -101,8 +117,8 @@ def head_tensors(target: ModelConfig, variant: Variant, *, seed: int) -> dict[st
     return tensors
 
 
-def _shapes(target: ModelConfig, variant: Variant) -> dict[str, tuple[int, ...]]:
-    hidden, wide, own = variant.hidden, 40, target.block.hidden
+def _shapes(target: HeadTargetConfig, variant: Variant) -> dict[str, tuple[int, ...]]:
+    hidden, wide, own = variant.hidden, 40, target.hidden
     query, key = _heads(target)[0] * variant.head_dim, _heads(target)[1] * variant.head_dim
     is_eagle3 = variant.algorithm == "eagle3"
     read = 2 * hidden if is_eagle3 else hidden
@@ -117,6 +133,10 @@ def _shapes(target: ModelConfig, variant: Variant) -> dict[str, tuple[int, ...]]
         "self_attn.k_proj": (key, read),
         "self_attn.v_proj": (key, read),
         "self_attn.o_proj": (hidden, query),
+    }
+    if variant.has_latents:
+        projections = latent_shapes(variant.hidden, read, variant.query_rank)
+    projections |= {
         "mlp.gate_proj": (wide, hidden),
         "mlp.up_proj": (wide, hidden),
         "mlp.down_proj": (hidden, wide),
@@ -148,18 +168,35 @@ def _later_shapes(first, variant: Variant) -> dict[str, tuple[int, ...]]:
     hidden, shapes = variant.hidden, {}
     for index in range(1, variant.num_layers):
         layer = {name.replace(LAYER, f"layers.{index}."): size for name, size in first.items()}
-        for part in ("q_proj", "k_proj", "v_proj"):
+        for part in ("q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa"):
             name = f"layers.{index}.self_attn.{part}.weight"
-            layer[name] = (layer[name][0], hidden)
+            if name in layer:
+                layer[name] = (layer[name][0], hidden)
         layer[f"layers.{index}.input_layernorm.weight"] = (hidden,)
         shapes |= layer
     return shapes
 
 
-def _heads(target: ModelConfig) -> tuple[int, int]:
-    """The heads of the target; 4 and 2 for a target with latents."""
+def latent_shapes(hidden: int, read: int, rank: int) -> dict[str, tuple[int, ...]]:
+    """The projections and norms of latent attention; o_proj among them."""
+    latent, nope, rope, value = LATENTS.values()
+    queries = LATENT_HEADS * (nope + rope)
+    whole = {"q_proj": (queries, read)}
+    low = {"q_a_proj": (rank, read), "q_a_layernorm": (rank,), "q_b_proj": (queries, rank)}
+    shapes = (low if rank else whole) | {
+        "kv_a_proj_with_mqa": (latent + rope, read),
+        "kv_a_layernorm": (latent,),
+        "kv_b_proj": (LATENT_HEADS * (nope + value), latent),
+        "o_proj": (hidden, LATENT_HEADS * value),
+    }
+    return {f"self_attn.{name}": shape for name, shape in shapes.items()}
+
+
+def _heads(target: HeadTargetConfig) -> tuple[int, int]:
+    """The heads of the target; 4 and 2 for a target that stores no keys and values."""
     attention = target.attention
-    return (4, 2) if isinstance(attention, LatentConfig) else (attention.heads, attention.kv_heads)
+    is_plain = isinstance(attention, AttentionConfig)
+    return (attention.heads, attention.kv_heads) if is_plain else (4, 2)
 
 
 def spelled(name: str, dialect: str, algorithm: str) -> str:
@@ -174,16 +211,32 @@ def spelled(name: str, dialect: str, algorithm: str) -> str:
     return name
 
 
-def _layer_fields(variant: Variant, target: ModelConfig) -> dict[str, Any]:
+def _layer_fields(variant: Variant, target: HeadTargetConfig) -> dict[str, Any]:
     heads, kv_heads = _heads(target)
+    if variant.has_latents:  # exporters copy fields of experts, which such layers do not have
+        latents = LATENTS | {"q_lora_rank": variant.query_rank or None, "n_routed_experts": 8}
+        return (
+            _plain_fields(variant, target)
+            | latents
+            | {
+                "model_type": "deepseek_v3",
+                "num_attention_heads": LATENT_HEADS,
+                "num_key_value_heads": LATENT_HEADS,
+            }
+        )
+    return _plain_fields(variant, target) | {
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": variant.head_dim,
+    }
+
+
+def _plain_fields(variant: Variant, target: HeadTargetConfig) -> dict[str, Any]:
     return {
         "model_type": "llama",
         "num_hidden_layers": variant.num_layers,
         "hidden_size": variant.hidden,
         "intermediate_size": 40,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": variant.head_dim,
         "rms_norm_eps": 1e-5,
         "vocab_size": target.vocab_size,
         "rope_theta": variant.theta,
@@ -193,7 +246,7 @@ def _layer_fields(variant: Variant, target: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _eagle3_fields(variant: Variant, target: ModelConfig) -> dict[str, Any]:
+def _eagle3_fields(variant: Variant, target: HeadTargetConfig) -> dict[str, Any]:
     has_own_vocabulary = variant.own_head or variant.draft_vocab != target.vocab_size
     fields: dict[str, Any] = {
         "draft_vocab_size": variant.draft_vocab if has_own_vocabulary else None,
@@ -202,8 +255,8 @@ def _eagle3_fields(variant: Variant, target: ModelConfig) -> dict[str, Any]:
         "fc_norm": variant.fc_norm,
         "norm_output": variant.norm_output,
     }
-    if variant.hidden != target.block.hidden:
-        fields["target_hidden_size"] = target.block.hidden
+    if variant.hidden != target.hidden:
+        fields["target_hidden_size"] = target.hidden
     return fields
 
 
@@ -219,34 +272,38 @@ def _aux(variant: Variant, *, top_level: bool) -> dict[str, Any]:
     return {"eagle_config": nested}
 
 
-def _safeailab(variant: Variant, target: ModelConfig) -> dict[str, Any]:
+def _safeailab(variant: Variant, target: HeadTargetConfig) -> dict[str, Any]:
     fields = _layer_fields(variant, target) | {"architectures": ["LlamaForCausalLM"]}
     if variant.algorithm == "eagle":
         return fields | {"bias": variant.fc_bias}
     return fields | _eagle3_fields(variant, target) | _aux(variant, top_level=True)
 
 
-def _sglang(variant: Variant, target: ModelConfig) -> dict[str, Any]:
+def _sglang(variant: Variant, target: HeadTargetConfig) -> dict[str, Any]:
     fields = _layer_fields(variant, target)
     if variant.algorithm == "eagle":
         return fields | {"architectures": ["LlamaForCausalLMEagle"], "bias": variant.fc_bias}
-    fields |= {"architectures": ["LlamaForCausalLMEagle3"]}
+    architecture = (
+        LATENT_ARCHITECTURES["sglang"] if variant.has_latents else "LlamaForCausalLMEagle3"
+    )
+    fields |= {"architectures": [architecture]}
     fields |= _eagle3_fields(variant, target) | _aux(variant, top_level=False)
     if variant.layers:
         fields["num_aux_hidden_states"] = len(variant.layers)
     return fields
 
 
-def _vllm(variant: Variant, target: ModelConfig) -> dict[str, Any]:
+def _vllm(variant: Variant, target: HeadTargetConfig) -> dict[str, Any]:
     fields = _layer_fields(variant, target)
     if variant.algorithm == "eagle":
         inner = fields | {"architectures": ["LlamaForCausalLM"]}
         return {"model_type": "eagle", "model": inner, "eagle_fc_bias": variant.fc_bias}
-    fields |= {"architectures": ["Eagle3LlamaForCausalLM"]}
+    architecture = LATENT_ARCHITECTURES["vllm"] if variant.has_latents else "Eagle3LlamaForCausalLM"
+    fields |= {"architectures": [architecture]}
     return fields | _eagle3_fields(variant, target) | _aux(variant, top_level=True)
 
 
-def _speculators(variant: Variant, target: ModelConfig) -> dict[str, Any]:
+def _speculators(variant: Variant, target: HeadTargetConfig) -> dict[str, Any]:
     assert variant.algorithm == "eagle3", "speculators has no EAGLE 1 or 2"
     return {
         "architectures": ["Eagle3Speculator"],

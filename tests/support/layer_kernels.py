@@ -11,7 +11,7 @@ import torch
 
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.rope_config import RopeConfig
-from outrider.models.rope_scaling import NoScaling
+from outrider.models.rope_scaling import NoScaling, YarnScaling
 from outrider.ops.linear.swiglu import swiglu_reference
 from outrider.ops.linear.swiglu_triton import swiglu_triton
 from outrider.ops.norm_rope.head_norm import HeadNorm, NoHeadNorm, NormEachHead
@@ -19,13 +19,18 @@ from outrider.ops.norm_rope.join_normed import join_normed_reference
 from outrider.ops.norm_rope.join_normed_triton import join_normed_triton
 from outrider.ops.norm_rope.layer_norm import layer_norm_reference
 from outrider.ops.norm_rope.rms_norm import RmsNorm, rms_norm_reference
-from outrider.ops.norm_rope.rms_norm_triton import layer_norm_triton, rms_norm_triton
+from outrider.ops.norm_rope.rms_norm_triton import (
+    layer_norm_triton,
+    rms_norm_triton,
+    square_sums_triton,
+)
 from outrider.ops.norm_rope.rotary import (
     Rotation,
     rotate_and_store_reference,
     rotation_at_reference,
 )
 from outrider.ops.norm_rope.rotary_triton import rotate_and_store_triton, rotation_at_triton
+from outrider.ops.norm_rope.shared_norm import square_sums_reference
 
 EPS = 1e-5
 PAGE_SIZE = 4
@@ -74,9 +79,7 @@ def check_norm(shape: tuple[int, ...], like: Case) -> None:
     """[n, dim] or [n, groups, dim], rows apart; the last row has the bits of that row alone."""
     x = strided(*shape, like=like, seed=1)
     weight = random(*shape[1:], like=like, seed=2)
-    kernels = {rms_norm_triton: rms_norm_reference}
-    if len(shape) == 2:
-        kernels[layer_norm_triton] = layer_norm_reference
+    kernels = {rms_norm_triton: rms_norm_reference, layer_norm_triton: layer_norm_reference}
     for kernel, reference in kernels.items():
         with poisoned_outputs():
             normed = kernel(x, weight, EPS)
@@ -84,6 +87,16 @@ def check_norm(shape: tuple[int, ...], like: Case) -> None:
         assert normed.dtype == x.dtype
         assert_close(normed, reference(x.float(), weight.float(), EPS), roundings=2)
         assert torch.equal(alone, normed[-1:])
+
+
+def check_square_sums(shape: tuple[int, int], like: Case) -> None:
+    """[n, dim], rows apart; the last row has the bits of that row alone."""
+    x = strided(*shape, like=like, seed=1)
+    with poisoned_outputs():
+        sums, alone = square_sums_triton(x), square_sums_triton(x[-1:])
+    assert sums.dtype == torch.float32
+    torch.testing.assert_close(sums, square_sums_reference(x), rtol=1e-5, atol=1e-6)
+    assert torch.equal(alone, sums[-1:])
 
 
 def check_joined_norms(num_rows: int, dim: int, like: Case) -> None:
@@ -106,9 +119,19 @@ def check_joined_norms(num_rows: int, dim: int, like: Case) -> None:
     assert torch.equal(alone, joined[-1:])
 
 
+_SCALED = YarnScaling(
+    factor=4.0, original_context=64, beta_fast=32.0, beta_slow=1.0, attention_factor=1.3
+)
+
+
 def check_angles(positions: list[int], head_dim: int, like: Case) -> None:
     """Cosines and sines of the reference on a CPU, each rounded once."""
-    config = RopeConfig(theta=500_000.0, scaling=NoScaling())
+    for scaling, share in ((NoScaling(), 1.0), (_SCALED, 0.5)):  # the rest is not scaled
+        config = RopeConfig(theta=500_000.0, scaling=scaling, share=share)
+        _check_angles(positions, config, head_dim, like)
+
+
+def _check_angles(positions: list[int], config: RopeConfig, head_dim: int, like: Case) -> None:
     on_cpu, on_device = (
         RotaryEmbedding(config, head_dim=head_dim, dtype=like[1], device=torch.device(device))
         for device in ("cpu", like[0])

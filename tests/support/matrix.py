@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.engine.engine import Engine
-from outrider.models.block_model import BlockModel
+from outrider.models.block_model import AnyBlockModel, BlockModel
 from outrider.models.decoder import Decoder
 from outrider.models.draft_model import AnyDraftModel
 from outrider.models.mtp.module_chain import ModuleChain
@@ -18,6 +18,7 @@ from outrider.runtime.draft_kinds import (
     MergedDraft,
     ModelDraft,
     ModulesDraft,
+    NgramDraft,
     NoDraft,
     SuffixDraft,
     merged_budget,
@@ -80,6 +81,7 @@ DRAFTERS = ["none", "twin", "relative", "stranger", "merged"]
 DRAFTERS += [
     "eagle",
     "eagle3",
+    "eagle3-mla",
     "dflash",
     "mixed",
     "dflash2",
@@ -89,7 +91,9 @@ DRAFTERS += [
     "medusa",
     "mtp",
 ]
+LOOKUPS = {"ngram": NgramDraft, "suffix": SuffixDraft}  # drafters without a model
 CHAINS_ONLY = ["modules"]  # one module per depth
+LOOKUPS = {"ngram": NgramDraft, "suffix": SuffixDraft}
 TREES = {
     "one-step": Budget(steps=1, topk=1, nodes=2),
     "chain": Budget(steps=3, topk=1, nodes=4),
@@ -107,13 +111,15 @@ class Models:
     relative: Decoder
     stranger: Decoder
     folder: Path  # of the target
-    heads: dict[str, AnyDraftModel | BlockModel]  # random ones, which are kept almost never
+    heads: dict[str, AnyDraftModel | AnyBlockModel]  # random ones, which are kept almost never
     modules: ModuleChain  # likewise, one per depth
 
     def draft(self, name: str, budget: Budget) -> DraftKind:
         drafts = {"twin": self.target, "relative": self.relative, "stranger": self.stranger}
         if name == "none":
             return NoDraft()
+        if name in LOOKUPS:
+            return LOOKUPS[name](budget=budget, min_match=1, max_match=4)
         if name == "modules":
             return ModulesDraft(modules=self.modules, budget=budget)
         if name in self.heads:
@@ -121,6 +127,8 @@ class Models:
             if isinstance(head, BlockModel):
                 return BlockDraft(model=head, budget=budget)
             return ModelDraft(model=head, budget=budget)
+        if name in LOOKUPS:
+            return LOOKUPS[name](budget=budget, min_match=1, max_match=3)
         if name == "merged":  # with texts: of the prompts, and of answers where there is a hit
             lookup = SuffixDraft(budget=merged_budget(budget), min_match=1, max_match=4)
             return MergedDraft(model=self._whole(self.relative, budget), lookup=lookup)
@@ -218,7 +226,11 @@ def engine_of_case(models: Models, case: Case) -> Engine:
 
 def run_case(models: Models, case: Case):
     """Outputs of all prompts in one batch, by request id."""
-    engine = engine_of_case(models, case)
+    return answer_case(engine_of_case(models, case), case)
+
+
+def answer_case(engine: Engine, case: Case):
+    """The same by this engine."""
     budgets = case.budgets or (UNLIMITED,) * len(PROMPTS)
     submissions = [
         make_submission(
@@ -238,13 +250,7 @@ def run_case(models: Models, case: Case):
 def mismatches(models: Models, case: Case) -> list[str]:
     """Run one case; what differs from the reference decoder, in words."""
     outputs = run_case(models, case)
-    found = []
-    for i in range(len(PROMPTS)):
-        right, got = right_answer(models.theirs, case.sampling, i), outputs[f"r{i}"]
-        if got.tokens != right.tokens:
-            found.append(f"prompt {i}: {got.tokens} instead of {right.tokens}")
-        elif max(abs(a - b) for a, b in zip(got.logprobs, right.logprobs, strict=True)) > 1e-4:
-            found.append(f"prompt {i}: logprobs {got.logprobs} instead of {right.logprobs}")
+    found = wrong_answers(models, case, outputs)
     if case.is_prefix_hit and case.shape.page_size <= 4 and not outputs["r0"].last.progress.cached:
         found.append("the prefix cache served nothing")
     if (
@@ -255,6 +261,18 @@ def mismatches(models: Models, case: Case) -> list[str]:
         budgets = case.budgets or (TREES[case.tree],) * len(PROMPTS)
         drafting = [f"r{i}" for i, budget in enumerate(budgets) if budget.nodes > 1]
         found += _incomplete_acceptance({name: outputs[name] for name in drafting})
+    return found
+
+
+def wrong_answers(models: Models, case: Case, outputs) -> list[str]:
+    """The answers of a case that are not those of the reference decoder, in words."""
+    found = []
+    for i in range(len(PROMPTS)):
+        right, got = right_answer(models.theirs, case.sampling, i), outputs[f"r{i}"]
+        if got.tokens != right.tokens:
+            found.append(f"prompt {i}: {got.tokens} instead of {right.tokens}")
+        elif max(abs(a - b) for a, b in zip(got.logprobs, right.logprobs, strict=True)) > 1e-4:
+            found.append(f"prompt {i}: logprobs {got.logprobs} instead of {right.logprobs}")
     return found
 
 

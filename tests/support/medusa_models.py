@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
+from support.block_reference import BlockReference
 from support.head_oracle import Oracle
 from support.heads import Variant
 
@@ -41,7 +42,7 @@ def write_medusa(
 
 def _tensors(target, variant: MedusaVariant, seed: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    width, vocab = target.block.hidden, target.vocab_size
+    width, vocab = target.hidden, target.vocab_size
     tensors = {}
     for head in range(variant.num_heads):
         for block in range(variant.num_blocks):
@@ -76,7 +77,7 @@ def _fields(target, variant: MedusaVariant, dialect: str) -> dict[str, Any]:
     return {
         "architectures": ["MedusaModel"],
         "model_type": "medusa",
-        "hidden_size": target.block.hidden,
+        "hidden_size": target.hidden,
         "vocab_size": target.vocab_size,
         "truncated_vocab_size": variant.draft_vocab or target.vocab_size,
         "num_heads": variant.num_heads,
@@ -86,22 +87,19 @@ def _fields(target, variant: MedusaVariant, dialect: str) -> dict[str, Any]:
     }
 
 
-class MedusaOracle:
+class MedusaOracle(BlockReference):
     """The heads after one whole row, without a cache."""
 
     def __init__(self, model, variant: MedusaVariant, tensors: dict[str, torch.Tensor]) -> None:
         self._variant, self._weights = variant, tensors
         self._target = Oracle(model, Variant(algorithm="eagle"), {})
 
-    def chain(self, tokens: list[int], steps: int) -> list[int]:
-        """The greedy drafts after a text."""
-        drafts = []
-        for head, state in enumerate(self.run_block(tokens)[:steps]):
-            own = 0 if self._variant.shares_head else head
-            best = (self._weights[f"lm_heads.{own}.weight"] @ state).argmax()
-            ids = self._weights.get("token_map")
-            drafts.append(int(best if ids is None else ids[best]))
-        return drafts
+    def marginal(self, states: torch.Tensor, depth: int) -> torch.Tensor:  # [draft_vocab]
+        own = 0 if self._variant.shares_head else depth
+        return self._weights[f"lm_heads.{own}.weight"] @ states[depth]
+
+    def target_ids(self, vocab: int) -> list[int]:
+        return self._weights.get("token_map", torch.arange(vocab)).tolist()
 
     def run_block(self, tokens: list[int]) -> torch.Tensor:  # [heads, width]
         """The states of all heads, which read the state before the last token."""

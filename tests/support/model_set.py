@@ -20,7 +20,8 @@ from support.tiny import save_tiny
 def make_models(root: Path, device: str, family: str = "llama") -> Models:
     """A tiny target, a similar and an unrelated model, and a random head of each kind.
 
-    The unrelated model and the heads store keys and values; modules store what the target stores.
+    The unrelated model and the heads store keys and values, but for eagle3-mla; modules store what
+    the target stores.
     """
     place = torch.device(device)
 
@@ -33,6 +34,7 @@ def make_models(root: Path, device: str, family: str = "llama") -> Models:
     _, stranger = load("stranger", "llama", seed=7)
     for name in ("eagle", "eagle3"):
         write_head(root / name, target.config, algorithm=name)
+    write_head(root / "eagle3-mla", target.config, has_latents=True, query_rank=14)
     for name, variant in BLOCKS.items():
         write_block_head(root / name, target.config, variant)
     write_peagle(root / "peagle", target.config, Variant(own_embedding=True))
@@ -44,7 +46,7 @@ def make_models(root: Path, device: str, family: str = "llama") -> Models:
             dtype="float32",
             device=place,
         )
-        for name in ("eagle", "eagle3", "peagle", *BLOCKS)
+        for name in ("eagle", "eagle3", "eagle3-mla", "peagle", *BLOCKS)
     }
     vocab = target.config.vocab_size
     heads["pard"] = PardDraft(relative, mask_token=3, target_vocab=vocab)

@@ -78,12 +78,21 @@ def _word(numbers, bits):
     return word - (1 << 32) if word >= 1 << 31 else word
 
 
-def words_of_compressed_tensors(rows, columns, rng, *, bits=4, has_zeros=False, has_order=False):
-    group, per = 8, 32 // bits
+def _groups(columns, group, rng, *, has_order, is_shared=False):
+    """The group of every input. In published files it is that of all weights with these inputs."""
+    if not has_order:
+        return np.arange(columns) // group
+    return (np.random.default_rng(columns) if is_shared else rng).permutation(columns) // group
+
+
+def words_of_compressed_tensors(
+    rows, columns, rng, *, bits=4, group=8, has_zeros=False, has_order=False
+):
+    per = 32 // bits
     codes = rng.integers(0, 2**bits, (rows, columns))
     scales = rng.uniform(1e-3, 2e-2, (rows, columns // group)).astype(np.float32)
     zeros = rng.integers(0, 2**bits, (rows, columns // group))
-    order = rng.permutation(columns) // group if has_order else np.arange(columns) // group
+    order = _groups(columns, group, rng, has_order=has_order)
     packed = [
         [_word(codes[n, k : k + per], bits) for k in range(0, columns, per)] for n in range(rows)
     ]
@@ -108,12 +117,23 @@ def words_of_compressed_tensors(rows, columns, rng, *, bits=4, has_zeros=False, 
     return tensors, values
 
 
-def gptq(rows, columns, rng, *, version=1, has_order=True):
-    group = 8
+def gptq(
+    rows,
+    columns,
+    rng,
+    *,
+    version=1,
+    group=8,
+    has_order=True,
+    is_shared=False,
+    is_symmetric=False,
+):
     codes = rng.integers(0, 16, (rows, columns))
     zeros = rng.integers(0, 16, (rows, columns // group))
+    if is_symmetric:
+        zeros[:] = 7 if version == 1 else 8
     scales = rng.uniform(1e-3, 2e-2, (rows, columns // group)).astype(np.float16)
-    order = rng.permutation(columns) // group if has_order else np.arange(columns) // group
+    order = _groups(columns, group, rng, has_order=has_order, is_shared=is_shared)
     qweight = [[_word(codes[n, k : k + 8], 4) for n in range(rows)] for k in range(0, columns, 8)]
     qzeros = [
         [_word(zeros[n : n + 8, g], 4) for n in range(0, rows, 8)] for g in range(columns // group)
@@ -132,8 +152,8 @@ def gptq(rows, columns, rng, *, version=1, has_order=True):
     return tensors, values
 
 
-def awq(rows, columns, rng):
-    group, places = 8, (0, 2, 4, 6, 1, 3, 5, 7)  # the column that each nibble holds
+def awq(rows, columns, rng, *, group=8):
+    places = (0, 2, 4, 6, 1, 3, 5, 7)  # the column that each nibble holds
     codes = rng.integers(0, 16, (rows, columns))
     zeros = rng.integers(0, 16, (rows, columns // group))
     scales = rng.uniform(1e-3, 2e-2, (rows, columns // group)).astype(np.float16)
@@ -185,7 +205,7 @@ def nvfp4(rows, columns, rng, *, is_modelopt=True):
     ), values
 
 
-def mxfp4(rows, columns, rng, *, is_v4=False, group=8):  # 32 in published files
+def mxfp4(rows, columns, rng, *, is_v4=False, group=32):
     packed, values = _nibbles(rows, columns, rng)
     codes = rng.integers(118, 124, (rows, columns // group)).astype(np.uint8)
     for n in range(rows):
@@ -200,9 +220,15 @@ def mxfp4(rows, columns, rng, *, is_v4=False, group=8):  # 32 in published files
     return dict(zip(names, (packed, scales), strict=True)), values
 
 
+def is_linear(name: str) -> bool:
+    """Whether published folders quantise this tensor: the projections of decoder layers."""
+    module = name.removesuffix(".weight").rpartition(".")[2]
+    return ".layers." in name and "proj" in module and module != "in_proj_ba"
+
+
 def linear_by(packer: Packer) -> Callable[[str], Packer | None]:
     """The packer of a tensor: this one for every linear layer of a decoder, else none."""
-    return lambda name: packer if ".layers." in name and name.endswith("proj.weight") else None
+    return lambda name: packer if is_linear(name) and name.endswith(".weight") else None
 
 
 def as_v4_is_published(name: str) -> Packer | None:
@@ -210,7 +236,10 @@ def as_v4_is_published(name: str) -> Packer | None:
     if ".ffn.experts." in name:
         return partial(mxfp4, is_v4=True)
     is_fp8 = ".shared_experts." in name or name.endswith(
-        ("wq_a.weight", "wq_b.weight", "attn.wkv.weight", "wo_a.weight", "wo_b.weight")
+        (
+            *("wq_a.weight", "wq_b.weight", "attn.wkv.weight", "wo_a.weight", "wo_b.weight"),
+            "main_proj.weight",  # of a DSpark drafter
+        )
     )
     return partial(fp8_blocks, suffix="scale", is_power=True) if is_fp8 else None
 

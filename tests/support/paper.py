@@ -3,6 +3,7 @@
 Every slot remembers which token was written there. A row's next token is a hash of the history read
 back through its page table, so a page that is lost, shared wrongly or overwritten changes the text.
 With row state, a row must also hold a state of exactly the history that it continues.
+With a sliding window, the tokens in it are also read back through the window table.
 """
 
 import random
@@ -18,6 +19,7 @@ from outrider.wire.runner_facts import DraftFacts, MemoryFacts, RunnerFacts, Sna
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import StepResult
 from outrider.wire.submission import Limits, Submission
+from outrider.wire.window_facts import WindowFacts
 
 VOCAB = 50
 
@@ -64,6 +66,8 @@ class PaperRunner:
     rng: random.Random
     slots: dict[int, int] = field(default_factory=dict)
     tables: dict[int, list[int]] = field(default_factory=dict)
+    window_slots: dict[int, int] = field(default_factory=dict)
+    window_tables: dict[int, dict[int, int]] = field(default_factory=dict)  # pages by place
     lengths: dict[int, int] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
     states: dict[int, PaperState] = field(default_factory=dict)  # by row
@@ -104,6 +108,7 @@ class PaperRunner:
     def restart(self) -> None:
         """Tokens stay where they were written, so that a wrong read would find them."""
         self.tables.clear()
+        self.window_tables.clear()
         self.lengths.clear()
         self.last.clear()
 
@@ -111,6 +116,7 @@ class PaperRunner:
         for admission in batch.admissions:
             assert 1 <= admission.row <= self.facts.host.max_rows
             self.tables[admission.row] = []
+            self.window_tables[admission.row] = {}
             self.states[admission.row] = PaperState()
             if admission.snapshot:
                 self.states[admission.row] = self.snapshots[admission.snapshot]
@@ -119,6 +125,30 @@ class PaperRunner:
             assert grant.first == len(table), "grants append"
             assert 0 not in grant.pages, "page 0 belongs to no request"
             table.extend(grant.pages)
+        for grant in batch.window_grants:
+            assert all(1 <= page <= self._windows.num_pages for page in grant.pages)
+            self.window_tables[grant.row].update(enumerate(grant.pages, start=grant.first))
+
+    @property
+    def _windows(self) -> WindowFacts:
+        return self.facts.memory.windows
+
+    def _write(self, row: int, position: int, token: int) -> None:
+        self.slots[self._slot(row, position)] = token
+        if self._windows.tokens:
+            self.window_slots[self._window_slot(row, position)] = token
+
+    def _window_slot(self, row: int, position: int) -> int:
+        page_size = self.facts.host.page_size
+        return self.window_tables[row][position // page_size] * page_size + position % page_size
+
+    def _check_window(self, row: int, queries: range) -> None:
+        """Layers with a window see the newest tokens before each query."""
+        if not self._windows.tokens:
+            return
+        for position in range(max(queries.start - self._windows.tokens + 1, 0), queries.stop):
+            found = self.window_slots[self._window_slot(row, position)]
+            assert found == self.slots[self._slot(row, position)], "a window page was lost"
 
     def _slot(self, row: int, position: int) -> int:
         page_size = self.facts.host.page_size
@@ -130,8 +160,9 @@ class PaperRunner:
     def _chunk(self, chunk) -> tuple[int, ...]:
         self._check_state(chunk.row, chunk.start)
         for offset, token in enumerate(chunk.tokens):
-            self.slots[self._slot(chunk.row, chunk.start + offset)] = token
+            self._write(chunk.row, chunk.start + offset, token)
         length = chunk.start + len(chunk.tokens)
+        self._check_window(chunk.row, range(chunk.start, length))
         history = self._history(chunk.row, length)
         token = next_token(history)
         self.lengths[chunk.row], self.last[chunk.row] = length, token
@@ -143,11 +174,12 @@ class PaperRunner:
         assert length <= bound, "a bound is never below the truth"
         self._check_state(row, length)
         for node in range(nodes):  # drafts occupy slots before they are judged
-            self.slots[self._slot(row, length + node)] = VOCAB + node
+            self._write(row, length + node, VOCAB + node)
+        self._check_window(row, range(length, length + nodes))
         history, emitted = self._history(row, length), []
         token = self.last[row]
         for _ in range(self.rng.randint(1, nodes)):
-            self.slots[self._slot(row, len(history))] = token
+            self._write(row, len(history), token)
             history.append(token)
             token = next_token(history)
             emitted.append(token)
@@ -179,10 +211,17 @@ def facts(
     is_adaptive: bool = False,
     num_snapshots: int = 0,
     every: int = 0,
+    window: int = 0,
+    window_pages: int = 0,
 ) -> RunnerFacts:
     return RunnerFacts(
         memory=MemoryFacts(
-            weight_bytes=0, page_bytes=page_size * 64, num_pages=num_pages, tp_size=1, ranks=()
+            weight_bytes=0,
+            page_bytes=page_size * 64,
+            num_pages=num_pages,
+            tp_size=1,
+            ranks=(),
+            windows=WindowFacts(tokens=window, num_pages=window_pages, page_bytes=page_size * 64),
         ),
         vocab_size=VOCAB,
         hidden_size=8,

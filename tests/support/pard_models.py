@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from support.block_reference import BlockReference
 from support.tiny import save_tiny
 
 MASK = 6
@@ -20,16 +21,15 @@ def write_pard(folder: Path, **changes: Any) -> Any:
     return theirs
 
 
-class PardOracle:
+class PardOracle(BlockReference):
     """One pass of transformers over the whole text and the masks, without a cache."""
 
     def __init__(self, model: Any, *, size: int) -> None:
         self._model, self._size = model, size
 
-    def chain(self, tokens: list[int], steps: int) -> list[int]:
-        """The greedy drafts after a text."""
-        drafts: list[int] = self._model.lm_head(self.run_block(tokens)[:steps]).argmax(-1).tolist()
-        return drafts
+    def marginal(self, states: torch.Tensor, depth: int) -> torch.Tensor:  # [vocab]
+        logits: torch.Tensor = self._model.lm_head(states[depth])
+        return logits
 
     def run_block(self, tokens: list[int]) -> torch.Tensor:  # [size, width]
         """The states of all slots of the block that begins with the last token."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from support.block_reference import BlockReference
 from support.head_oracle import Oracle
 from support.heads import FIELDS, LAYER, Variant, head_tensors, spelled
 
@@ -68,18 +69,19 @@ def _fields(target, variant: Variant, num_layers: int, dialect: str) -> dict[str
     return fields | {"architectures": ["LlamaForCausalLMEagle3"], "ptd_token_id": MASK}
 
 
-class PEagleOracle:
+class PEagleOracle(BlockReference):
     """One head over one whole row: the row and the masks in one pass, without a cache."""
 
     def __init__(self, model, variant: Variant, tensors, *, num_layers: int, size: int) -> None:
         self._weights, self._num_layers, self._size = tensors, num_layers, size
         self._eagle = Oracle(model, variant, tensors)
 
-    def chain(self, tokens: list[int], steps: int) -> list[int]:
-        """The greedy drafts after a text whose states are all the target's."""
-        logits = self.run_block(tokens)[:steps] @ self._weights["lm_head.weight"].T
-        best = logits.argmax(-1)
-        return (best + self._weights["d2t"][best] if "d2t" in self._weights else best).tolist()
+    def marginal(self, states: torch.Tensor, depth: int) -> torch.Tensor:  # [draft_vocab]
+        return states[depth] @ self._weights["lm_head.weight"].T
+
+    def target_ids(self, vocab: int) -> list[int]:
+        offsets = self._weights.get("d2t", torch.zeros(vocab, dtype=torch.int64))
+        return (torch.arange(vocab) + offsets).tolist()
 
     def run_block(self, tokens: list[int]) -> torch.Tensor:  # [size, width]
         """The states of all slots of the block that begins with the last token."""

@@ -16,9 +16,11 @@ from outrider.ops.moe.experts_triton import _grouped_kernel
 from support.hopper_compile import assembler_log
 
 CODES = {"e4m3": "*fp8e4nv"}
-FORMS = {"int4": "float16", "mxfp4": "e8m0", "nvfp4": "e4m3"}
+FORMS = {"int4": "float16", "mxfp4": "e8m0 of 32", "nvfp4": "e4m3"}
 GROUPS = {"mxfp4": 32, "nvfp4": 16, "int8": 0}
 TILES = [
+    QuantisedTile(8, 16, 3, slices=4),
+    QuantisedTile(8, 32, 6, num_warps=1),
     QuantisedTile(16, 64, 4),
     QuantisedTile(64, 128, 3, num_warps=8),
     QuantisedTile(128, 64, 3),
@@ -77,13 +79,14 @@ def facts(made, name):
 
 def main():
     for kind in sys.argv[1:]:
-        own = {"IS_WHOLE": True, "IS_SPLIT": True, "IS_GATED": False, "HAS_RESIDUAL": True}
+        own = {"IS_WHOLE": True, "IS_GATED": False, "HAS_RESIDUAL": True}
         for tile in TILES:
-            made = compile_kernel(_quantised_kernel, kind, tile, **own)
+            way = {"IS_SPLIT": tile.slices == 1, "SLICES": tile.slices}
+            made = compile_kernel(_quantised_kernel, kind, tile, **own, **way)
             print(json.dumps(facts(made, f"linear {kind} {tile.rows}")), flush=True)
         own = {"PAIRS_PER_ROW": 2, "IS_LIMITED": True, "IS_GATED": True, "DEPTH": 128}
         own |= {"ALPHA": 1.702, "SHIFT": 1.0, "HAS_BIAS": True}  # as in gpt-oss
-        made = compile_kernel(_grouped_kernel, kind, TILES[0], **own)
+        made = compile_kernel(_grouped_kernel, kind, TILES[2], **own)
         print(json.dumps(facts(made, f"experts {kind}")), flush=True)
 
 

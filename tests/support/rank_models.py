@@ -9,15 +9,17 @@ from typing import Any
 import torch
 
 from outrider.distributed.rank_group import ExpertRanks, OneRank, RankGroup
+from outrider.models.block_model import BlockModel
 from outrider.models.decoder import Decoder
 from outrider.models.decoder_loader import load_decoder
+from outrider.models.deepseek_v4.v4_dspark import load_v4_dspark
 from outrider.models.deepseek_v4.v4_module import load_v4_module
 from outrider.models.eagle.head_loader import load_head
 from outrider.models.mtp.module_chain import ModuleChain
 from outrider.models.mtp.module_loader import load_modules
 from outrider.models.rank_share import ranks_that_share
 from outrider.models.standalone_draft import StandaloneDraft
-from outrider.models.target import AnyTarget, load_target
+from outrider.models.target import AnyTarget, load_target, read_target
 from outrider.runtime.draft_kinds import (
     BlockDraft,
     DraftKind,
@@ -27,7 +29,7 @@ from outrider.runtime.draft_kinds import (
     NoDraft,
 )
 from outrider.wire.draft_budget import Budget
-from support import recurrent, recurrent_module, v4_module
+from support import recurrent, recurrent_module, v4_dspark, v4_module
 from support.block_heads import BLOCKS, write_block_head
 from support.heads import write_head
 from support.modules import TABLES, WithModules, with_modules
@@ -37,6 +39,7 @@ from support.tiny import save_tiny, tiny_model
 CPU = torch.device("cpu")
 STACKED = "qwen3-moe-stacked"  # the same model, stored with all experts in one tensor
 V4 = "deepseek-v4"
+V4_DSPARK = "deepseek-v4-dspark"  # with DSpark in place of its module
 # The numbers of ranks that can share a family.
 PAGED = {
     "llama": (2, 4),
@@ -54,7 +57,7 @@ PAGED = {
     "glm4-moe": (2, 4),
     "glm4-moe-air": (2, 4),
 }
-ROW_STATE = {**dict.fromkeys(recurrent.FAMILIES, (2,)), V4: (2,)}
+ROW_STATE = {**dict.fromkeys(recurrent.FAMILIES, (2,)), V4: (2,), V4_DSPARK: (2,)}
 DRAFTERS = ["none", "ngram", "twin", "relative", "stranger", "eagle", "eagle3"]
 DRAFTERS += ["dflash", "dspark", "mtp", "modules"]
 NO_CHAIN = ("modules",)  # one module per depth: chains only
@@ -62,8 +65,10 @@ NO_CHAIN = ("modules",)  # one module per depth: chains only
 
 def drafters_of(family: str) -> list[str]:
     """The drafters that a family can have."""
+    if family == V4_DSPARK:
+        return ["mtp"]
     if family == V4:
-        return ["none", "ngram", "stranger", "mtp"]
+        return ["none", "ngram", "stranger", "eagle3", "mtp"]
     if family in ROW_STATE:
         return ["none", "ngram", "stranger", "eagle3", "mtp"]
     return DRAFTERS
@@ -82,6 +87,8 @@ class RankFamily:
         self.root.mkdir(parents=True, exist_ok=True)
         if self.name == V4:
             return v4_module.save_with_module(self.folder).theirs
+        if self.name == V4_DSPARK:
+            return v4_dspark.save_with_dspark(self.folder).theirs
         if self.name in ROW_STATE:
             return recurrent_module.save_with_module(self.folder, self.name).theirs
         if self.name == STACKED:
@@ -114,7 +121,7 @@ class RankFamily:
 
     @cached_property
     def heads(self) -> dict[str, Path]:
-        config = load_decoder(self.folder, dtype="float32", device=CPU).config
+        config = read_target(self.folder)
         for name, variant in BLOCKS.items():
             write_block_head(self.root / name, config, variant)
         for name in ("eagle", "eagle3"):
@@ -149,8 +156,9 @@ class RankedModels:
             return [NgramDraft(**how, min_match=1, max_match=4)] * len(self.targets)
         if name == "modules":
             return [ModulesDraft(modules=each, **how) for each in self._loaded(name)]
-        kind = BlockDraft if name in BLOCKS else ModelDraft
-        return [kind(model=each, **how) for each in self._loaded(name)]
+        models = self._loaded(name)
+        kind = BlockDraft if isinstance(models[0], BlockModel) else ModelDraft
+        return [kind(model=each, **how) for each in models]
 
     def _loaded(self, name: str) -> list[Any]:
         if name not in self._models:
@@ -164,6 +172,8 @@ class RankedModels:
         family = self.family
         if name == "mtp" and family.name == V4:
             return load_v4_module(family.folder, target, dtype="float32")
+        if name == "mtp" and family.name == V4_DSPARK:
+            return load_v4_dspark(family.folder, target.config.dspark, target, dtype="float32")
         if name == "mtp" and family.name in ROW_STATE:
             return load_modules(family.folder, target=target, most=1, dtype="float32")
         if name in ("mtp", "modules"):

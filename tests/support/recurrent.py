@@ -91,10 +91,18 @@ def expected_logits(model, tokens):
 
 
 def harness_of(
-    folder: Path, *, dtype="float32", pad=1, nodes=1, saved_nodes=None, rows=4, reach=128
+    folder: Path,
+    *,
+    dtype="float32",
+    pad=1,
+    nodes=1,
+    saved_nodes=None,
+    rows=4,
+    reach=128,
+    quantization="none",
 ) -> RowHarness:
     """`nodes` at most per step; the inputs of as many are saved unless said otherwise."""
-    decoder = load_target(folder, dtype=dtype, device=CPU)
+    decoder = load_target(folder, dtype=dtype, device=CPU, quantization=quantization)
     layout = decoder.layout(page_size=PAGE_SIZE, nodes=saved_nodes or nodes)
     backend = ReferenceAttention(page_size=PAGE_SIZE, dtype=decoder.dtype)
     pages = PageFamily(num_pages=1, device=CPU)

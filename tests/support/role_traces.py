@@ -2,23 +2,24 @@
 
 from dataclasses import replace
 
-from outrider.runtime.draft_kinds import NgramDraft, NoDraft
-from support.engines import make_submission
+import pytest
+
+from outrider.config.role_checks import nixl_package
+from support.engines import engine_of, make_submission
 from support.matrix import TREES, sampling_of
+from support.roles import pair_of
 
 PROMPTS = [
     [(7 * i + i // 3 + 5 * n) % 60 + 3 for i in range(length)]
     for n, length in enumerate((1, 5, 30))
 ]
 NUM_TARGET_LAYERS = 3  # their pages come first
+MESSAGES = 4096  # bytes about a small prompt: facts, rooms, page numbers, tags
 DRAFTERS = ["none", "ngram", "relative", "eagle", "eagle3", "dflash", "dspark", "mtp", "modules"]
 
 
 def draft_of(models, name):
-    if name == "ngram":
-        return NgramDraft(budget=TREES["tree"], min_match=1, max_match=4)
-    tree = TREES["chain" if name == "modules" else "tree"]
-    return NoDraft() if name == "none" else models.draft(name, tree)
+    return models.draft(name, TREES["chain" if name == "modules" else "tree"])
 
 
 def submissions(sampling="greedy", prompts=PROMPTS):
@@ -34,6 +35,36 @@ def pair_traces(pair, asked):
     for each in asked:
         pair.offer(each, each.request_id)
     return traces(pair.decode.engine, [pair.fetched(each, each.request_id) for each in asked])
+
+
+def transport_of(backend):
+    """What moves pages between the engines of a pair, by the name of its backend."""
+    if backend == "tcp":
+        return {}
+    if not nixl_package():
+        pytest.skip("pip install 'outrider[disagg]'")
+    from outrider.disaggregation.nixl_pages import NixlSink, NixlSource
+
+    return {"make_source": lambda pages, _: NixlSource(pages), "make_sink": NixlSink}
+
+
+def assert_same_rounds(target, draft, asked, *, shape, backend):
+    """Two engines have the tokens and rounds of one, and read the bytes of pages and rows alone."""
+    alone = traces(engine_of(target, replace(shape, prefix_cache=False), draft), asked)
+    with pair_of(target, draft, shape=shape, **transport_of(backend)) as pair:
+        together = pair_traces(pair, asked)
+        counts, decode = pair.decode.engine.stats.transfers, pair.decode
+        pair.assert_no_leak()
+    assert counts.total_failed == 0
+    for each in asked:
+        assert together[each.request_id][:2] == alone[each.request_id][:2]
+    num_cached = [each[2] for each in together.values()]
+    assert max(num_cached) >= len(asked[-1].prompt) // 2, "the KV did not come"
+    num_pages = sum(-(-each // shape.page_size) for each in num_cached)
+    floor = num_pages * decode.pages.page_bytes
+    if decode.engine.facts.snapshots.row_bytes:  # else the drafter's rows follow from the tail
+        floor += counts.total_done * decode.runner.row_images.row_bytes
+    assert 0 < counts.total_bytes - floor < MESSAGES * counts.total_done
 
 
 def traces(engine, submissions):

@@ -43,7 +43,11 @@ class Pair:
     prefill: Half
     decode: Half
     board: OfferBoard
-    port: int
+    server: PrefillServer
+
+    @property
+    def port(self) -> int:
+        return self.server.port
 
     def offer(self, submission: Submission, room: str) -> CollectedOutput:
         """Let the prefill engine compute a prompt."""
@@ -122,6 +126,6 @@ def pair_of(
         lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows, deadline_s=deadline_s)
     )
     try:
-        yield Pair(prefill, decode, board, server.port)
+        yield Pair(prefill, decode, board, server)
     finally:
         server.close()

@@ -1,7 +1,10 @@
-"""A router from the package index in front of real servers."""
+"""Routers from the package index in front of real servers."""
 
-import shutil
+import contextlib
+import importlib.util
+import json
 import subprocess
+import sys
 
 import httpx
 import pytest
@@ -9,32 +12,51 @@ import pytest
 from support.role_servers import free_port
 from support.served import LONG_S, wait_for
 
+# The module that starts each, its command, and the flag for prefill and decode apart. By module:
+# sglang-router and smg both install a script of the name smg.
+ROUTERS = {
+    "sglang-router": ("sglang_router.cli", ("launch",), "--pd-disaggregation"),
+    "smg": ("smg.cli", ("launch",), "--pd-disaggregation"),
+    "vllm-router": ("vllm_router.launch_router", (), "--vllm-pd-disaggregation"),
+}
+FOLLOW_HEALTH = (
+    *("--health-check-interval-secs", "1", "--health-success-threshold", "1"),
+    *("--health-failure-threshold", "1"),
+)
+
 
 class RouterProcess:
-    """Owns sglang-router on a free port, which follows the health of its servers."""
+    """Owns a router on a free port, from its first good health to its end."""
 
-    def __init__(self, log, urls, *flags):
-        if shutil.which("sglang-router") is None:
-            pytest.skip("sglang-router is not installed (pip install sglang-router)")
+    def __init__(self, name, log, *flags):
+        module, command, _ = ROUTERS[name]
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            pytest.skip(f"{name} is not installed (pip install {name})")
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        command = ["sglang-router", "launch", "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--worker-urls", *urls, "--prometheus-port", str(free_port())]
-        command += ["--health-check-interval-secs", "1", "--health-success-threshold", "1"]
-        command += ["--health-failure-threshold", "1", *flags]
+        start = [sys.executable, "-c", f"from {module} import main; main()", *command]
+        start += ["--host", "127.0.0.1", "--port", str(port), *flags]
         with log.open("wb") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=output)
+            self.process = subprocess.Popen(
+                [*start, "--prometheus-port", str(free_port())], stdout=output, stderr=output
+            )
         self._log, self._client = log, httpx.Client(timeout=LONG_S)
-        wait_for(lambda: len(self.healthy) == len(urls))
+        servers = {each for each in flags if each.startswith("http")}
+        # vllm-router asks its servers before it listens; the others add them later.
+        wait_for(self._is_up if name == "vllm-router" else lambda: servers == {*self.healthy})
+
+    def _is_up(self):
+        assert self.process.poll() is None, self._log.read_text()
+        with contextlib.suppress(httpx.HTTPError):  # it starts
+            return self._client.get(self.url + "/health", timeout=5).status_code == 200
+        return False
 
     @property
     def healthy(self):
-        """URLs of the servers that it sends requests to."""
-        assert self.process.poll() is None, self._log.read_text()
-        try:
-            workers = self._client.get(self.url + "/workers").json()["workers"]
-        except httpx.HTTPError:
-            return []  # it starts
+        """URLs of the servers that sglang-router or smg sends requests to."""
+        if not self._is_up():
+            return []
+        workers = self._client.get(self.url + "/workers").json()["workers"]
         return [each["url"] for each in workers if each["is_healthy"]]
 
     def post(self, path, body):
@@ -44,3 +66,16 @@ class RouterProcess:
         self._client.close()
         self.process.kill()
         self.process.wait()
+
+
+def apart(name, prefill, bootstrap_port, decode):
+    """The flags of a router for a prefill and a decode server."""
+    servers = ("--prefill", prefill.url, str(bootstrap_port), "--decode", decode.url)
+    return (ROUTERS[name][2], *servers, "--policy", "round_robin")
+
+
+def whole_text(response):
+    """The text of a stream of events."""
+    lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: {")]
+    choices = [choice for line in lines for choice in json.loads(line)["choices"]]
+    return "".join(each.get("text", each.get("delta", {}).get("content")) or "" for each in choices)

@@ -13,12 +13,9 @@ from support.role_traces import traces
 from support.row_matrix import sampling_of, shape_of
 from support.row_models import FAMILIES, row_model
 
-CASES = [
-    (family, drafter)
-    for family in FAMILIES
-    for drafter in ("none", "ngram", "modules")
-    if family != "qwen3-next-2" or drafter == "modules"
-]
+_USUAL = ("none", "ngram", "modules")
+_OTHERS = {"v4": (*_USUAL, "head"), "qwen3-next-2": ("modules",), "v4-dspark": ("modules",)}
+CASES = [(family, drafter) for family in FAMILIES for drafter in _OTHERS.get(family, _USUAL)]
 
 
 def saving(engine):
@@ -45,6 +42,13 @@ def is_same(turns, others):
     )
 
 
+def has_same_bits(turns, others):
+    """Whether tokens, drafts and log-probabilities are equal to the last bit, as on a CPU."""
+    return is_same(turns, others) and all(
+        ours.logprobs == theirs.logprobs for ours, theirs in zip(turns, others, strict=True)
+    )
+
+
 def conversation(engine, sampling, *, seed):
     """The turns of a chat, each alone in its engine."""
     rng = random.Random(seed)
@@ -66,3 +70,20 @@ def cold_and_warm(family, drafter, *, sampling="greedy", **how):
     cold = engine_of(target, replace(shape, prefix_cache=False), draft)
     warm = saving(engine_of(target, shape, draft))
     return [conversation(each, sampling, seed=seed) for each in (cold, warm, warm)]
+
+
+def random_texts(engine, rng, *, num):
+    """Requests one after the other, each with a prompt that begins like an earlier text or not.
+
+    Yields each submission with its answer, so that the next text can go on there.
+    """
+    own, texts = replace(sampling_of("sampled"), trace=True), []
+    for number in range(num):
+        begun = (
+            rng.choice(texts[-3:])[: rng.randint(17, 52)] if rng.random() < 0.8 and texts else []
+        )
+        prompt = [*begun, *(rng.randint(3, 60) for _ in range(rng.randint(1, 14)))]
+        asked = make_submission(f"r{number}", prompt, own, max_tokens=rng.randint(1, 14))
+        tokens, rounds, cached, logprobs = traces(engine, [asked])[asked.request_id]
+        texts.append([*prompt, *tokens])
+        yield asked, Turn(tokens, rounds, cached, [each.chosen for each in logprobs])

@@ -49,6 +49,17 @@ class RowEquality:
     def test_the_tokens_are_those_of_the_reference_decoder(self, theirs, target, case):
         assert not mismatches(theirs, target, case)
 
+    @pytest.mark.fast_cases(1)
+    @pytest.mark.parametrize("draft", [CHAIN, LONGEST], ids=["chain", "longest"])
+    def test_drafts_batches_and_chunks_change_no_bit(self, target, draft):
+        asked = ask_all("sampled", PROMPTS)
+        plain = engine_of(target, shape_of(PLAIN, chunk=64))
+        alone = {each.request_id: run_all(plain, [each])[each.request_id] for each in asked}
+        together = run_all(engine_of(target, shape_of(draft, chunk=7, depth=1), draft), asked)
+        for name, right in alone.items():
+            assert together[name].tokens == right.tokens
+            assert together[name].logprobs == right.logprobs
+
     @pytest.mark.parametrize("draft", [CHAIN, LONGEST], ids=["chain", "longest"])
     def test_some_drafts_are_kept_and_some_are_taken_back(self, target, draft):
         outputs = run_case(target, Case("sampled", draft, shape_of(draft, chunk=30)))

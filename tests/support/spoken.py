@@ -43,7 +43,7 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def tiny_llama(context: int = 256):
+def tiny_llama(context: int = 256, *, intermediate: int = 48):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -51,7 +51,7 @@ def tiny_llama(context: int = 256):
     config = LlamaConfig(
         vocab_size=50,
         hidden_size=32,
-        intermediate_size=48,
+        intermediate_size=intermediate,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,

@@ -21,11 +21,14 @@ from outrider.ops.tree.acceptance_table_triton import calibrate_triton_, count_a
 from outrider.ops.tree.candidates import Candidates, Frontier
 from outrider.ops.tree.chain import chain_reference
 from outrider.ops.tree.chain_triton import chain_triton
+from outrider.ops.tree.commit_rows import commit_rows_reference
 from outrider.ops.tree.commit_rows_triton import commit_rows_triton
+from outrider.ops.tree.compact_kv import compact_kv_reference
 from outrider.ops.tree.compact_kv_triton import compact_kv_triton
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome, VerifyResult
 from outrider.ops.tree.fill_queries import fill_queries_reference
 from outrider.ops.tree.fill_queries_triton import fill_queries_triton
+from outrider.ops.tree.grow_level import grow_level_reference
 from outrider.ops.tree.grow_level_triton import grow_level_triton
 from outrider.ops.tree.place_nodes import place_nodes_reference
 from outrider.ops.tree.place_nodes_triton import place_nodes_triton
@@ -36,7 +39,6 @@ from outrider.ops.tree.share_nodes import share_nodes_reference
 from outrider.ops.tree.share_nodes_triton import share_nodes_triton
 from outrider.ops.tree.verify import verify_reference
 from outrider.ops.tree.verify_triton import verify_triton
-from outrider.spec.commit import commit
 from outrider.spec.draft_slots import DraftSlots
 from outrider.spec.grow_tree import grow, level_of, room_for, tree_level
 from outrider.step.fill_plan import resolve_lengths
@@ -189,28 +191,30 @@ def random_verify_result(rng: random.Random, tree: DraftTree) -> tuple[torch.Ten
     return choice, verify_reference(tree, choice, most)
 
 
-def check_verify(seed: int, device: str) -> None:
+def check_verify(seed: int, device: str, *, verify: Any = verify_triton) -> None:
     rng = random.Random(seed)
     nodes = rng.choice([1, 2, 5, 16, 17, 33, 64])
     tree = some_tree(rng, rng.choice([1, 3, 8]), nodes)
     choice, right = random_verify_result(rng, tree)
     wide = torch.cat([choice, choice], 1).to(device)[:, :nodes]  # rows need not be dense
-    assert_same(verify_triton(moved(tree, device), wide, right.path.shape[1]), right)
+    assert_same(verify(moved(tree, device), wide, right.path.shape[1]), right)
 
 
-def check_commit(seed: int, device: str) -> None:
+def check_commit(
+    seed: int, device: str, *, compact: Any = compact_kv_triton, commit: Any = commit_rows_triton
+) -> None:
     rng = random.Random(seed)
     nodes = rng.choice([1, 2, 5, 16])
     small, plan = random_step(rng, nodes=nodes, topk=3)
     _, verify_result = random_verify_result(rng, some_tree(rng, plan.shape.rows, nodes))
     chunk_choice = torch.randint(0, 99, plan.chunk.rows.shape)
-    layout = KVLayout(layers=3, vectors=2, width=5, page_size=small.page_size, dtype=torch.half)
+    layout = KVLayout(layers=3, vectors=2, width=6, page_size=small.page_size, dtype=torch.half)
     kv = KVPool(layout, num_pages=small.num_pages, device=torch.device("cpu"))
     kv.storage.copy_(torch.randn(kv.storage.shape))
     storage, table = moved(kv.storage, device), moved_table(small.table, device)
     decode, result = moved(plan.decode, device), moved(verify_result, device)
-    compact_kv_triton(storage, decode, result, table.pages)
-    commit_rows_triton(
+    compact(storage, decode, result, table.pages)
+    commit(
         decode,
         result,
         moved(plan.chunk, device),
@@ -218,7 +222,15 @@ def check_commit(seed: int, device: str) -> None:
         lengths=table.lengths,
         last_tokens=table.last_tokens,
     )
-    commit(plan, verify_result, chunk_choice, table=small.table, kv=kv)
+    compact_kv_reference(kv.storage, plan.decode, verify_result, small.table.pages)
+    commit_rows_reference(
+        plan.decode,
+        verify_result,
+        plan.chunk,
+        chunk_choice,
+        lengths=small.table.lengths,
+        last_tokens=small.table.last_tokens,
+    )
     # Page 0 belongs to no request: the reference copies padding there.
     assert torch.equal(storage.cpu()[:, 1:], kv.storage[:, 1:])
     assert torch.equal(table.lengths.cpu(), small.table.lengths)
@@ -270,7 +282,13 @@ def node_0(root: torch.Tensor, lengths: torch.Tensor) -> Frontier:
     )
 
 
-def check_growth(seed: int, device: str) -> None:
+def check_growth(
+    seed: int,
+    device: str,
+    *,
+    grow: Any = grow_level_triton,
+    select: Any = select_nodes_triton,
+) -> None:
     """Level by level on the same log-probabilities; then the trees."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     tree = random_budget(rng)
@@ -280,20 +298,22 @@ def check_growth(seed: int, device: str) -> None:
     found, found_tips = room_for(tree, root.to(device)), moved(tips, device)
     for depth in range(1, tree.steps + 1):
         likely = random_likely(generator, tips.scores.numel(), tree.topk)
-        tips = grow(tips, likely, decode, candidates=right, slots=slots, depth=depth)
+        level = tree_level(slots, depth)
+        expected = level_of(right, depth, tree.topk)
+        tips = grow_level_reference(tips, likely, decode, candidates=expected, level=level)
         own = level_of(found, depth, tree.topk)
-        found_tips = grow_level_triton(
+        found_tips = grow(
             found_tips,
             moved(likely, device),
             there,
             candidates=own,
-            level=tree_level(slots, depth),
+            level=level,
         )
-        assert_same(own, level_of(right, depth, tree.topk), f"level {depth}")
+        assert_same(own, expected, f"level {depth}")
         if depth < tree.steps:
             assert_same(found_tips, tips, f"tips {depth}")
     assert_same(
-        select_nodes_triton(root.to(device), found, there.budgets, tree),
+        select(root.to(device), found, there.budgets, tree),
         select_nodes_reference(root, right, decode.budgets, tree),
     )
 
@@ -318,7 +338,13 @@ def check_share(seed: int, device: str) -> None:
         assert (right[2] <= budgets[2].clamp_min(1)).all()
 
 
-def check_calibration(seed: int, device: str) -> None:
+def check_calibration(
+    seed: int,
+    device: str,
+    *,
+    calibrate: Any = calibrate_triton_,
+    count: Any = count_accepted_triton_,
+) -> None:
     """Grown trees are scored by a random table, selected, verified, and counted."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     tree = random_budget(rng)
@@ -335,13 +361,13 @@ def check_calibration(seed: int, device: str) -> None:
     accepted = tried * torch.rand(NUM_ENTRIES, generator=generator)
     table = AcceptanceTable(tried=tried, accepted=accepted)
     there, found = moved(candidates, device), moved(table, device)
-    entries = calibrate_triton_(there, kinds.to(device), found, steps=tree.steps)
+    entries = calibrate(there, kinds.to(device), found, steps=tree.steps)
     assert_same(entries, calibrate_reference_(candidates, kinds, table, steps=tree.steps))
     torch.testing.assert_close(there.scores.cpu(), candidates.scores, atol=1e-4, rtol=1e-4)
     selected = select_nodes_reference(root, candidates, decode.budgets, tree)
     _, result = random_verify_result(rng, selected.tree)
     path = result.path.contiguous()
-    count_accepted_triton_(found, entries, moved(selected, device), path.to(device))
+    count(found, entries, moved(selected, device), path.to(device))
     count_accepted_reference_(table, entries.cpu(), selected, path)
     torch.testing.assert_close(found.tried.cpu(), table.tried)
     torch.testing.assert_close(found.accepted.cpu(), table.accepted)

@@ -13,11 +13,11 @@ from support.tiny import save_tiny
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     save_tiny("llama", folder)
-    _write_tokenizer(folder)
+    write_tokenizer(folder)
     return folder
 
 
-def _write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path) -> None:
     vocab = {letter: token for token, letter in enumerate("?abcdefghijklmnopqrstuvwxyz", start=3)}
     backend = tokenizers.Tokenizer(models.WordLevel(vocab=vocab, unk_token="?"))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")

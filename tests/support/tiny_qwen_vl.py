@@ -1,7 +1,9 @@
-"""A tiny random Qwen2.5-VL, whose rotary positions have three axes."""
+"""Tiny random models of Qwen2.5-VL and Qwen3-VL, whose rotary positions have three axes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from transformers import (
@@ -9,9 +11,18 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from support import recurrent
+from support.pictures import edit_fields, edit_tensors
+from support.recurrent_module import QwenModule
 from support.tiny_sizes import SIZES
 from support.tiny_vision import LETTERS, write_tokenizer
 
@@ -61,8 +72,42 @@ class TinyQwenVL:
 
 
 def make_tiny_qwen_vl(folder: Path, *, seed: int = 0) -> TinyQwenVL:
+    return _write_tiny(folder, lambda: Qwen2_5_VLForConditionalGeneration(_qwen2_5_config()), seed)
+
+
+def make_tiny_qwen3_vl(folder: Path, *, seed: int = 0) -> TinyQwenVL:
+    """Images are added to hidden states after the first two of three layers, too."""
+    return _write_tiny(folder, lambda: Qwen3VLForConditionalGeneration(_qwen3_config()), seed)
+
+
+def make_tiny_qwen3_vl_moe(folder: Path, *, seed: int = 0) -> TinyQwenVL:
+    """The same with experts in two of three layers."""
+    return _write_tiny(
+        folder, lambda: Qwen3VLMoeForConditionalGeneration(_qwen3_moe_config()), seed
+    )
+
+
+def make_tiny_qwen3_5(folder: Path, *, seed: int = 0) -> TinyQwenVL:
+    """Most layers have recurrent states, half of a head is rotated, and there is a draft module."""
+    make = Qwen3_5ForConditionalGeneration
+    tiny = _write_tiny(folder, lambda: make(_qwen3_5_config()), seed)
+    module = QwenModule(SimpleNamespace(model=tiny.theirs.model.language_model))
+    edit_tensors(folder, lambda stored: stored | module.tensors())
+    edit_fields(folder, {"mtp_num_hidden_layers": 1})
+    return tiny
+
+
+def _write_tiny(folder: Path, make: Callable[[], PreTrainedModel], seed: int) -> TinyQwenVL:
     tokenizer = write_tokenizer(folder, SPECIAL, TEMPLATE)
-    theirs = _tiny_model(seed)
+    torch.manual_seed(seed)
+    theirs = make().eval()
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            parameter.normal_(0.0, 0.35)
+            if "norm" in name and name.endswith("weight"):
+                parameter.uniform_(0.5, 1.5)
+            if name.endswith("A_log"):  # states remember for a while
+                parameter.uniform_(-4.0, -1.0)
     theirs.save_pretrained(folder)
     images = Qwen2VLImageProcessorPil(
         patch_size=PATCH,
@@ -73,33 +118,63 @@ def make_tiny_qwen_vl(folder: Path, *, seed: int = 0) -> TinyQwenVL:
     return TinyQwenVL(folder, theirs, images, tokenizer)
 
 
-def _tiny_model(seed: int) -> PreTrainedModel:
-    torch.manual_seed(seed)
-    vision = {
-        "depth": 2,
-        "hidden_size": 16,
-        "intermediate_size": 20,
-        "num_heads": 2,
-        "patch_size": PATCH,
-        "spatial_merge_size": MERGE,
-        "window_size": 16,
-        "fullatt_block_indexes": [1],
-        "out_hidden_size": SIZES["hidden_size"],
-    }
+VISION = {
+    "depth": 2,
+    "hidden_size": 16,
+    "intermediate_size": 20,
+    "num_heads": 2,
+    "patch_size": PATCH,
+    "spatial_merge_size": MERGE,
+    "out_hidden_size": SIZES["hidden_size"],
+}
+TOKENS = {
+    "image_token_id": IMAGE_TOKEN,
+    "vision_start_token_id": IMAGE_TOKEN + 1,
+    "vision_end_token_id": IMAGE_TOKEN + 2,
+    "video_token_id": SIZES["vocab_size"] - 1,
+    "tie_word_embeddings": False,
+}
+
+
+def _qwen2_5_config() -> Qwen2_5_VLConfig:
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 2, 1]}
-    config = Qwen2_5_VLConfig(
-        vision_config=vision,
+    return Qwen2_5_VLConfig(
+        vision_config={**VISION, "window_size": 16, "fullatt_block_indexes": [1]},
         text_config={**SIZES, "rope_parameters": rope},
-        image_token_id=IMAGE_TOKEN,
-        vision_start_token_id=IMAGE_TOKEN + 1,
-        vision_end_token_id=IMAGE_TOKEN + 2,
-        video_token_id=SIZES["vocab_size"] - 1,
-        tie_word_embeddings=False,
+        **TOKENS,
     )
-    model = Qwen2_5_VLForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.normal_(0.0, 0.35)
-            if "norm" in name and name.endswith("weight"):
-                parameter.uniform_(0.5, 1.5)
-    return model
+
+
+QWEN3_VISION = {**VISION, "num_position_embeddings": 36, "deepstack_visual_indexes": [0, 1]}
+QWEN3_TEXT = {
+    **SIZES,
+    "head_dim": 16,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "mrope_section": [4, 2, 2],
+        "mrope_interleaved": True,
+    },
+}
+
+
+def _qwen3_config() -> Qwen3VLConfig:
+    return Qwen3VLConfig(vision_config=QWEN3_VISION, text_config=QWEN3_TEXT, **TOKENS)
+
+
+def _qwen3_5_config() -> Qwen3_5Config:
+    rope = {**QWEN3_TEXT["rope_parameters"], "partial_rotary_factor": 0.5}
+    return Qwen3_5Config(
+        vision_config={**VISION, "num_position_embeddings": 36},
+        text_config={**recurrent.SIZES, "head_dim": 32, "rope_parameters": rope},
+        **TOKENS,
+    )
+
+
+def _qwen3_moe_config() -> Qwen3VLMoeConfig:
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    return Qwen3VLMoeConfig(
+        vision_config=QWEN3_VISION,
+        text_config={**QWEN3_TEXT, **experts, "mlp_only_layers": [0]},
+        **TOKENS,
+    )

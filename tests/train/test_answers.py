@@ -5,11 +5,13 @@ import pytest
 from outrider import LLM
 from outrider.cli.main import run
 from outrider.errors import ConfigError
+from outrider.train import gather_answers, text_prompts
 from outrider.train.answers import answer_all, plan_tasks, read_complete_documents
 from outrider.train.conversations import TrainingConversation, read_conversations
 from outrider.train.dialogue import AnswerSampling
 from outrider.train.documents import Document, count_tokens, line_of, read_documents
 from outrider.train.draft_vocabulary import choose_draft_tokens, coverage
+from outrider.train.text_prompts import text_conversations
 
 SAMPLING = AnswerSampling(
     temperatures=(0.0, 0.8), max_tokens=6, max_context=60, seed=0, limit_s=1e9
@@ -135,3 +137,40 @@ def test_several_turns_for_a_model_without_chat_template_are_refused(
     sizes = ["--device", "cpu", "--length", "64", "--draft-vocab", "60"]
     assert run(["train", "eagle3", *where, *sizes]) == 1
     assert "no chat template" in capsys.readouterr().err
+
+
+def test_texts_are_long_answers_of_the_target_in_prompts_of_at_most_the_wanted_size():
+    long, short = tuple(range(100, 170)), tuple(range(9))
+    documents = [
+        Document(id=str(i), source="", tokens=(1, 2, *each), answers=((2, 2 + len(each)),),
+                 temperature=0.0, seed=0)
+        for i, each in enumerate([long, short] * 4)
+    ]  # fmt: skip
+
+    def decode(tokens):
+        return " ".join(map(str, tokens))
+
+    prompts = text_conversations(documents, decode, seed=3, max_tokens=150)
+    assert prompts == text_conversations(documents, decode, seed=3, max_tokens=150)
+    texts = [each.turns[0] for each in prompts]
+    assert sum(text.count(decode(long)) for text in texts) == 4  # each answer once, whole
+    assert all(len([word for word in text.split() if word.isdigit()]) <= 150 for text in texts)
+    assert len({each.id for each in prompts}) == len(prompts) > 1
+
+
+@pytest.mark.slow
+def test_answers_also_take_prompts_that_the_target_wrote_about_its_own_texts(
+    chat_folder, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(text_prompts, "_MIN_TOKENS", 3)
+    monkeypatch.setattr(gather_answers, "_MOST_TURNS", 9)
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text("".join(f'{{"id": "{i}", "prompt": "abc"}}\n' for i in range(8)))
+    own = "--turns-s 60 --texts-s 60"
+    sizes = f"--device cpu --rows 4 --length 60 --answer-tokens 6 --temperatures 0 {own}".split()
+    where = ["--model", str(chat_folder), "--prompts", str(prompts), "--out", str(tmp_path / "a")]
+    assert run(["train", "answers", *where, *sizes]) == 0
+    sources = [each.source for each in read_documents(tmp_path / "a")]
+    assert sources.count("file") == 8
+    assert sources.count("self_written") == 9
+    assert "self_texts" in sources

@@ -9,6 +9,7 @@ from support.heads import write_head
 from support.modules import write_mimo
 from support.steps import NO_FLAGS, batch_of, small_device
 from support.tiny import FAMILIES, VOCAB, save_tiny
+from support.training import DEVICE
 
 from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.models.decoder_loader import load_decoder
@@ -94,7 +95,7 @@ def packed_documents(texts):
 
 def unrolled(folder, target_folder, tokens, documents, positions):
     """Logits of every row at every depth: [depth, length, draft_vocab]."""
-    target = PackedTarget(target_folder, dtype=torch.float32, device=CPU)
+    target = PackedTarget(target_folder, DEVICE)
     opened = open_head(folder, target.config, target_folder)
     attention = DenseAttention(documents)
     states = target.forward(
@@ -107,7 +108,7 @@ def unrolled(folder, target_folder, tokens, documents, positions):
         positions=positions,
         attention=attention,
     )
-    head = TrainingHead(opened.report.config, embedding=target.embedding)
+    head = TrainingHead(opened.report.config, DEVICE, embedding=target.embedding)
     normed = head.unroll(opened.tensors, inputs, depth=DEPTH)
     return torch.stack([each[0] @ opened.tensors["lm_head.weight"].T for each in normed])
 
@@ -161,7 +162,7 @@ def test_the_packed_target_and_the_engine_give_equal_hidden_states(family, tmp_p
     else:
         save_tiny(family, tmp_path)
     decoder = load_decoder(tmp_path, dtype="float32", device=CPU)
-    target = PackedTarget(tmp_path, dtype=torch.float32, device=CPU)
+    target = PackedTarget(tmp_path, DEVICE)
     tokens, documents, positions = packed_documents(texts())
     with torch.inference_mode():
         states = target.forward(tokens, positions, DenseAttention(documents), (0, 2))

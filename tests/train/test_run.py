@@ -3,26 +3,28 @@
 import json
 import random
 import resource
-import signal
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from support.heads import write_head
 from support.tiny import save_tiny
+from support.training import DEVICE, interrupt_in_step
 
 from outrider import LLM, SamplingParams
 from outrider.cli.main import run
 from outrider.config.install_hint import install_hint
+from outrider.errors import ConfigError
 from outrider.models.eagle.inspect_head import open_head
 from outrider.models.eagle.token_map import target_ids
 from outrider.models.model_config import read_config
 from outrider.train import training_loop
 from outrider.train.checkpoints import list_checkpoints, load_checkpoint, save_checkpoint
 from outrider.train.documents import read_documents
+from outrider.train.initial_head import InitialHead
 from outrider.train.packed_attention import DenseAttention
 from outrider.train.packed_target import PackedTarget
-from outrider.train.trainer import Trainer
 from outrider.train.training_head import HeadInputs, TrainingHead
 
 STEPS = 4  # of a draft chain
@@ -33,8 +35,8 @@ pytestmark = pytest.mark.timeout(600)
 
 def acceptances(target_folder, head, prompts, *, temperature=0.0, max_tokens=24):
     """The acceptance of every answer, measured through the engine."""
-    # Beside packed weights a head would have 8 bits, which the training form has not.
-    chain = {"draft": head, "steps": STEPS, "topk": 1, "adaptive": False}
+    # By default a head has 8 bits on a CPU, which the training form has not.
+    chain = {"draft": head, "steps": STEPS, "topk": 1, "adaptive": False, "draft_dtype": "target"}
     llm = LLM(target_folder, dtype="float32", device="cpu", **chain)
     params = SamplingParams(
         temperature=temperature, max_tokens=max_tokens, seed=1, detokenize=False
@@ -109,8 +111,7 @@ def test_the_training_form_predicts_every_draft_round_of_the_engine(trained, tar
 
 def unrolled_head(folder, target_folder, tokens):
     """The head's greedy draft of every row at every depth: [depth, length] ids of the target."""
-    cpu = torch.device("cpu")
-    target = PackedTarget(target_folder, dtype=torch.float32, device=cpu)
+    target = PackedTarget(target_folder, DEVICE)
     opened = open_head(folder, target.config, target_folder)
     row, positions = torch.tensor([tokens]), torch.arange(len(tokens))[None]
     attention = DenseAttention(torch.zeros_like(row))
@@ -124,7 +125,7 @@ def unrolled_head(folder, target_folder, tokens):
         attention=attention,
     )
     ids = target_ids(opened.tensors, config.output)
-    normed = TrainingHead(config, embedding=target.embedding).unroll(
+    normed = TrainingHead(config, DEVICE, embedding=target.embedding).unroll(
         opened.tensors, inputs, depth=STEPS
     )
     scores = [each[0] @ opened.tensors["lm_head.weight"].T for each in normed]
@@ -143,18 +144,6 @@ def test_answers_have_both_temperatures_and_greedy_ones_match_the_engine(trained
         params = SamplingParams(temperature=0.0, max_tokens=stop - start, detokenize=False)
         (output,) = llm.generate([list(each.tokens[:start])], params, use_tqdm=False)
         assert tuple(output.outputs[0].token_ids) == each.tokens[start:]
-
-
-def interrupt_in_step(monkeypatch, number):
-    """Send SIGINT while that step runs."""
-    take_step = Trainer.step
-
-    def step_and_interrupt(trainer, step, *rest):
-        if step == number:
-            signal.raise_signal(signal.SIGINT)
-        return take_step(trainer, step, *rest)
-
-    monkeypatch.setattr(Trainer, "step", step_and_interrupt)
 
 
 @pytest.mark.slow
@@ -235,7 +224,51 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_checkpoint(
 def test_a_time_budget_limits_the_number_of_steps(train, trained, tmp_path, capsys):
     flags = f"--answers {trained / 'answers.jsonl'} --steps 100000 --budget-s 0.5 --batch 2"
     assert train(tmp_path / "out", flags) == 0
-    assert "steps fit into 0.5 s" in capsys.readouterr().err
+    assert "of 0.5 s" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_begins_with_the_weights_and_the_tokens_of_another_head(train, trained, tmp_path):
+    out = tmp_path / "out"
+    flags = f"--answers {trained / 'answers.jsonl'} --steps 1 --lr 1e-9 --log-every 1"
+    assert train(out, f"{flags} --init-from {trained / 'head'}") == 0
+    before, after = (load_file(run / "head" / "model.safetensors") for run in (trained, out))
+    assert torch.equal(before["d2t"], after["d2t"])
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    assert metrics_of(out)[0]["agreement"][0] > 0.5
+
+
+@pytest.mark.slow
+def test_a_head_of_other_sizes_is_no_start(train, trained, tmp_path, capsys):
+    flags = f"--answers {trained / 'answers.jsonl'} --init-from {trained / 'head'}"
+    assert train(tmp_path / "out", f"{flags} --draft-vocab 40") == 1
+    assert "use the flags with which it was trained" in capsys.readouterr().err
+
+
+def test_a_head_with_its_own_embedding_is_no_start(target_folder, tmp_path):
+    target = read_config(target_folder)
+    own = write_head(tmp_path / "head", target, dialect="sglang", own_embedding=True)
+    config = open_head(own, target, target_folder).report.config
+    with pytest.raises(ConfigError, match=r"its own embed_tokens.weight"):
+        InitialHead(own, config, target, target_folder)
+
+
+def test_what_differs_from_a_head_is_named_in_one_short_line(target_folder, tmp_path):
+    target = read_config(target_folder)
+    head = write_head(tmp_path / "head", target)
+    config = open_head(head, target, target_folder).report.config
+    own = config.layer.block
+    others = {
+        "number of layers is 1, and these flags give 2": replace(
+            config, layer=replace(config.layer, windows=config.layer.windows * 2)
+        ),
+        f"layer.block.intermediate is {own.intermediate}, and these flags give 8": replace(
+            config, layer=replace(config.layer, block=replace(own, intermediate=8))
+        ),
+    }
+    for words, other in others.items():
+        with pytest.raises(ConfigError, match=words):
+            InitialHead(head, other, target, target_folder)
 
 
 def test_too_few_prompts_are_refused(target_folder, tmp_path, capsys):

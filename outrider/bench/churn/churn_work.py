@@ -8,20 +8,31 @@ from outrider.errors import ConfigError
 
 Way = Literal["plain", "fixed", "adaptive"]
 WAYS: tuple[Way, ...] = get_args(Way)
+PER_ROW = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChurnWork:
-    """As many requests for each number of rows; `rows` of them run at a time."""
+    """A load for each number of rows: so many of its requests are in an engine at a time."""
 
     rows: tuple[int, ...]
-    requests: int
+    requests: int  # of a load, at most
+    per_row: int = PER_ROW  # requests of a load for each row, at most
     answer: int  # tokens of every answer
     ways: tuple[Way, ...]
 
+    @property
+    def most_rows(self) -> int:
+        """Rows of the engine, which runs all loads."""
+        return max(self.rows)
+
+    def num_requests(self, rows: int) -> int:
+        """Fewer for few rows, which would take the most time."""
+        return min(self.requests, self.per_row * rows)
+
     def num_warm(self, rows: int) -> int:
         """Requests that run before those that count: they capture shapes and fill caches."""
-        return max(2 * rows, self.requests // 4)
+        return max(2 * rows, self.num_requests(rows) // 4)
 
 
 def parse_ways(value: str) -> tuple[Way, ...]:

@@ -1,8 +1,8 @@
-"""Runs a load of requests through our engine: a part of it to warm up, then all of it."""
+"""Runs loads of requests through our engine: a part of each to warm up, then all of it."""
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from outrider.bench.churn.churn_run import ChurnRun, ChurnTokens, LoadTime
 from outrider.bench.churn.churn_work import ChurnWork
@@ -15,9 +15,8 @@ from outrider.wire.row_sampling import RowSampling
 from outrider.wire.runner_facts import RunnerFacts
 from outrider.wire.submission import Limits, Progress, Submission
 
-AHEAD = 8  # requests that wait while all rows are in use
-
 TokenIds = tuple[int, ...]
+Note = Callable[[str], None]  # called with the name of every load as it begins
 
 
 def run_churn(
@@ -28,23 +27,29 @@ def run_churn(
     *,
     way: str,
     start_s: float,
-) -> ChurnRun:
-    """The load at as many rows as the runner has."""
-    observed, rows = ObservedRunner(runner), facts.host.max_rows
+    note: Note,
+) -> Iterator[ChurnRun]:
+    """A load for each number of rows, one after another on one engine, as on a server."""
+    observed = ObservedRunner(runner)
     engine = Engine(observed, facts)
-    _answer(engine, take_prompts(prompts, work.num_warm(rows)), work.answer)
-    observed.steps.clear()
-    runner.occupancy.restart()
-    began = time.perf_counter()
-    tokens = _answer(engine, take_prompts(prompts, work.requests), work.answer)
-    seconds = time.perf_counter() - began
-    return ChurnRun(
-        way=way,
-        rows=rows,
-        time=LoadTime(seconds=seconds, occupancy=runner.occupancy.share, start_s=start_s),
-        tokens=tokens,
-        steps=tuple(observed.steps),
-    )
+    for rows in work.rows:
+        note(f"{way}, {rows} at a time")
+        warm, load = (
+            take_prompts(prompts, num) for num in (work.num_warm(rows), work.num_requests(rows))
+        )
+        answer_requests(engine, _greedy(warm, work.answer), rows=rows)
+        observed.steps.clear()
+        runner.occupancy.restart()
+        began = time.perf_counter()
+        tokens, _ = answer_requests(engine, _greedy(load, work.answer), rows=rows)
+        seconds = time.perf_counter() - began
+        yield ChurnRun(
+            way=way,
+            rows=rows,
+            time=LoadTime(seconds=seconds, occupancy=runner.occupancy.share, start_s=start_s),
+            tokens=tokens,
+            steps=tuple(observed.steps),
+        )
 
 
 def take_prompts(prompts: Sequence[TokenIds], num: int) -> list[TokenIds]:
@@ -52,34 +57,47 @@ def take_prompts(prompts: Sequence[TokenIds], num: int) -> list[TokenIds]:
     return list(itertools.islice(itertools.cycle(prompts), num))
 
 
-def _answer(engine: Engine, prompts: Sequence[TokenIds], max_tokens: int) -> ChurnTokens:
-    """Answer all prompts; a few more than there are rows are in the engine at a time."""
-    most, num_added, emitted = engine.facts.host.max_rows + AHEAD, 0, 0
+def answer_requests(
+    engine: Engine, requests: Sequence[Submission], *, rows: int
+) -> tuple[ChurnTokens, dict[str, TokenIds]]:
+    """Answer all requests; one comes when another one ends. Also returns the answers, by id."""
+    num_added, answers = 0, dict.fromkeys((each.request_id for each in requests), TokenIds())
     ended: list[Progress] = []
-    while len(ended) < len(prompts):
-        while num_added < len(prompts) and num_added - len(ended) < most:
-            engine.add(_request(str(num_added), prompts[num_added], max_tokens))
+    while len(ended) < len(requests):
+        while num_added < len(requests) and num_added - len(ended) < rows:
+            engine.add(requests[num_added])
             num_added += 1
         for update in engine.step():
-            emitted += len(update.tokens)
+            answers[update.request_id] += tuple(update.tokens)
             if update.finish == "error":
                 raise CapacityError(f"an answer broke off: {update.reason}")
             if update.finish != "running":
                 ended.append(update.progress)
-    return ChurnTokens(
-        emitted=emitted,
+    tokens = ChurnTokens(
+        emitted=sum(map(len, answers.values())),
         rounds=sum(each.rounds for each in ended),
         drafted=sum(each.drafted for each in ended),
         accepted=sum(each.num_accepted for each in ended),
     )
+    return tokens, answers
 
 
-def _request(name: str, prompt: TokenIds, max_tokens: int) -> Submission:
-    """Answered greedily; no token ends the answer."""
+def endless_request(
+    name: str, prompt: TokenIds, sampling: RowSampling, *, max_tokens: int
+) -> Submission:
+    """A request whose answer no token ends."""
     return Submission(
         request_id=name,
         prompt=prompt,
-        sampling=RowSampling(seed=0, temperature=0.0),
+        sampling=sampling,
         limits=Limits(max_tokens=max_tokens, stop_ids=frozenset()),
         budget=UNBOUNDED,
     )
+
+
+def _greedy(prompts: Sequence[TokenIds], max_tokens: int) -> list[Submission]:
+    greedy = RowSampling(seed=0, temperature=0.0)
+    return [
+        endless_request(str(index), prompt, greedy, max_tokens=max_tokens)
+        for index, prompt in enumerate(prompts)
+    ]

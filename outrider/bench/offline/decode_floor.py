@@ -67,16 +67,21 @@ def selected_share(experts: ExpertsConfig | NoExperts, tokens: float) -> float:
 
 
 def kv_bytes(config: ModelConfig, dtype: Dtype, *, batch: int, context: float) -> int:
-    """Bytes of the KV of a batch with `context` cached tokens per row.
+    """Bytes of the KV that a step of a batch reads, with `context` cached tokens per row.
 
     Recurrent states are included; a step reads and writes them.
     """
     attention, recurrence = config.attention, config.recurrence
-    values = len(config.attending) * attention.vectors * attention.width  # of one token
+    values = seen_tokens(config, context) * attention.vectors * attention.width
     states = 0
     if isinstance(recurrence, Recurrence):
         states = 2 * len(recurrence.layers) * recurrence.state * _ITEM_BYTES["float32"]
-    return round(batch * (context * values * activation_bytes(dtype) + states))
+    return round(batch * (values * activation_bytes(dtype) + states))
+
+
+def seen_tokens(config: ModelConfig, context: float) -> float:
+    """Tokens whose KV a row attends to, over all layers: in some, only those in their window."""
+    return sum(min(context, config.pattern.reach_at(layer)) for layer in config.attending)
 
 
 def tensor_bytes(shape: tuple[int, ...], dtype: Dtype) -> int:

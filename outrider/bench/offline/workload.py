@@ -1,6 +1,7 @@
 """The work of every engine: prompts of equal length, answers of equal length."""
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def file_workload(folder: Path, lengths: Lengths, *, path: Path, num_prompts: in
         )
     prompts = tuple(tuple(tokens[-lengths.prompt :]) for tokens in long_enough[:num_prompts])
     return Workload(prompts=prompts, lengths=lengths, origin=str(path))
+
+
+def encode_fitting(folder: Path, prompts: Iterable[str], *, answer: int) -> list[tuple[int, ...]]:
+    """The prompts as the chat template frames them; those that leave room for an answer."""
+    tokenizer, most = load_tokenizer(folder), read_target(folder).max_context - answer
+    encoded = (tuple(encode_chat(tokenizer, text)) for text in prompts)
+    fitting = [each for each in encoded if len(each) <= most]
+    if not fitting:
+        raise ConfigError(f"no prompt fits beside {answer} tokens; lower --max-tokens")
+    return fitting
 
 
 def encode_chat(tokenizer: Tokenizer | NoTokenizer, text: str) -> list[int]:

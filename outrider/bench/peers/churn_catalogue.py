@@ -5,6 +5,7 @@ import importlib.util
 from dataclasses import dataclass
 
 from outrider.bench.offline.offline_args import split_list
+from outrider.bench.peers.peer_speculation import PEER_HEADS
 from outrider.errors import ConfigError
 
 
@@ -13,7 +14,10 @@ class ChurnPackage:
     """A peer before it is loaded. Its name is what --peers takes and what Python imports."""
 
     name: str
-    can_draft: bool  # with an EAGLE-3 head
+
+    def can_draft(self, kind: str) -> bool:
+        """Whether it loads heads of this kind."""
+        return kind in PEER_HEADS[self.name]
 
     @property
     def is_installed(self) -> bool:
@@ -28,14 +32,7 @@ class ChurnPackage:
             return "unknown"
 
 
-CHURN_PEERS = {
-    peer.name: peer
-    for peer in (
-        ChurnPackage(name="vllm", can_draft=True),
-        ChurnPackage(name="sglang", can_draft=True),
-        ChurnPackage(name="transformers", can_draft=False),
-    )
-}
+CHURN_PEERS = {name: ChurnPackage(name=name) for name in PEER_HEADS}
 # transformers answers one batch after another, so it runs only when it is named.
 _WORDS = {"all": (CHURN_PEERS["vllm"], CHURN_PEERS["sglang"]), "none": ()}
 

@@ -1,4 +1,4 @@
-"""The process that runs one load on one peer: TASK.json in, RESULT.json out.
+"""The process that runs all loads on one peer: a task in, a line of numbers out for each load.
 
 A peer has this process to itself, so that it can fail, print, and take all of a GPU's memory.
 """
@@ -9,18 +9,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from outrider.bench.json_file import write_json
-from outrider.bench.peers.churn_peer import ChurnPeer, ChurnTask, PeerDraft, PeerLimits
+from outrider.bench.peers.churn_peer import ChurnPeer, ChurnTask, PeerDraft, PeerLimits, PeerLoad
 
 
 def main(task_path: Path, result_path: Path) -> None:
-    """Load the peer, warm it up, and time the load."""
+    """Load the peer, then warm it up for each load and time it."""
     task = read_task(json.loads(task_path.read_text(encoding="utf-8")))
     peer = load_peer(task)
-    peer.answer(task.prompts[: task.num_warm])
-    began = time.perf_counter()
-    emitted = peer.answer(task.prompts)
-    write_json(result_path, {"emitted": emitted, "seconds": time.perf_counter() - began})
+    with result_path.open("a", encoding="utf-8") as results:
+        for load in task.loads:
+            peer.answer(task.prompts[: load.warm], rows=load.rows)
+            began = time.perf_counter()
+            emitted = peer.answer(task.prompts[: load.requests], rows=load.rows)
+            print(emitted / (time.perf_counter() - began), file=results, flush=True)
     peer.close()
 
 
@@ -31,6 +32,7 @@ def read_task(fields: dict[str, Any]) -> ChurnTask:
             **fields,
             "draft": PeerDraft(**fields["draft"]),
             "limits": PeerLimits(**fields["limits"]),
+            "loads": tuple(PeerLoad(**load) for load in fields["loads"]),
             "prompts": tuple(tuple(prompt) for prompt in fields["prompts"]),
         }
     )

@@ -7,9 +7,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerDraft:
-    """The EAGLE-3 head that drafts, and the size of its trees. No folder: plain decoding."""
+    """The head that drafts, and the size of its trees. No folder: plain decoding."""
 
     folder: str
+    kind: str  # of head, such as eagle3 or dflash; "" without one
     steps: int
     topk: int
     nodes: int
@@ -19,14 +20,23 @@ class PeerDraft:
 class PeerLimits:
     """The limits that ours has, too."""
 
-    rows: int  # requests at a time
+    rows: int  # requests at a time, of the largest load
     max_tokens: int  # of every answer
     context: int  # tokens of the longest prompt and its answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLoad:
+    """The first requests of the task, of which `rows` are in the engine at a time."""
+
+    rows: int
+    requests: int
+    warm: int  # requests that run before those that count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChurnTask:
-    """One load on one peer: the same weights, prompts and limits as ours."""
+    """The loads on one peer: the same weights, prompts and limits as ours."""
 
     engine: str
     folder: str
@@ -34,14 +44,17 @@ class ChurnTask:
     draft: PeerDraft
     limits: PeerLimits
     prompts: tuple[tuple[int, ...], ...]  # of all requests, in their order
-    num_warm: int  # of the first prompts, which run once before
+    loads: tuple[PeerLoad, ...]
 
 
 class ChurnPeer(Protocol):
     """Owns a model in memory."""
 
-    def answer(self, prompts: Sequence[Sequence[int]]) -> int:
-        """Answer all prompts greedily; returns the tokens of all answers. No token ends one."""
+    def answer(self, prompts: Sequence[Sequence[int]], *, rows: int) -> int:
+        """Answer all prompts greedily, `rows` at a time; returns the tokens of all answers.
+
+        No token ends an answer. A request comes when another one ends, if the peer can do that.
+        """
         ...
 
     def close(self) -> None:

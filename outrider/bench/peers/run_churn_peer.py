@@ -1,4 +1,4 @@
-"""Runs a load on a peer in a process of its own; a peer that fails is a result, too."""
+"""Runs loads on a peer in a process of its own; a peer that fails is a result, too."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,18 +15,21 @@ from outrider.bench.peers.churn_peer import ChurnTask
 _MOST_S = 3600.0  # a peer that takes longer hangs
 
 
-def run_churn_peer(task: ChurnTask) -> float:
-    """Tokens per second of the load. Raises RuntimeError with the peer's last words."""
+def run_churn_peer(task: ChurnTask) -> Iterator[float]:
+    """Tokens per second of every load. Raises RuntimeError with the peer's last words.
+
+    All loads have run when the first speed comes.
+    """
     with tempfile.TemporaryDirectory(prefix="outrider-churn-") as name:
         folder = Path(name)
         task_path, result_path, log_path = (folder / each for each in ("task", "result", "log"))
         task_path.write_text(json.dumps(asdict(task)), encoding="utf-8")
         code = _run_child([str(task_path), str(result_path)], log_path)
-        if not result_path.is_file():
-            raise RuntimeError(f"ended with {code}: {_last_line(log_path)}")
-        result = json.loads(result_path.read_text(encoding="utf-8"))
-    speed: float = result["emitted"] / result["seconds"]
-    return speed
+        speeds = result_path.read_text(encoding="utf-8").split() if result_path.is_file() else []
+        failure = f"ended with {code}: {_last_line(log_path)}"
+    yield from map(float, speeds)
+    if len(speeds) < len(task.loads):
+        raise RuntimeError(failure)
 
 
 def _run_child(arguments: list[str], log_path: Path) -> int:

@@ -1,11 +1,12 @@
 """SGLang's offline engine under a load. Imported where SGLang is."""
 
+import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import sglang
 
 from outrider.bench.peers.churn_peer import ChurnTask
+from outrider.bench.peers.peer_speculation import sglang_speculation
 
 _MEMORY_SHARE = 0.6  # of the GPU, which the benchmark itself uses a little of
 
@@ -34,7 +35,7 @@ class SglangChurn:
             grammar_backend="none",
             **_BACKENDS,
             log_level="error",
-            **_speculation(task),
+            **sglang_speculation(task.draft),
         )
         self._params = {
             "temperature": 0,
@@ -42,23 +43,23 @@ class SglangChurn:
             "ignore_eos": True,
         }
 
-    def answer(self, prompts: Sequence[Sequence[int]]) -> int:
-        ids = [list(prompt) for prompt in prompts]
-        outputs = self._engine.generate(input_ids=ids, sampling_params=self._params)
-        return sum(output["meta_info"]["completion_tokens"] for output in outputs)
+    def answer(self, prompts: Sequence[Sequence[int]], *, rows: int) -> int:
+        # SGLang's own loop: it has the handler of its processes.
+        num_tokens: int = self._engine.loop.run_until_complete(self._answer(prompts, rows))
+        return num_tokens
 
     def close(self) -> None:
         self._engine.shutdown()
 
+    async def _answer(self, prompts: Sequence[Sequence[int]], rows: int) -> int:
+        free = asyncio.Semaphore(rows)
 
-def _speculation(task: ChurnTask) -> dict[str, Any]:
-    draft = task.draft
-    if not draft.folder:
-        return {}
-    return {
-        "speculative_algorithm": "EAGLE3",
-        "speculative_draft_model_path": draft.folder,
-        "speculative_num_steps": draft.steps,
-        "speculative_eagle_topk": draft.topk,
-        "speculative_num_draft_tokens": draft.nodes,
-    }
+        async def answer_one(prompt: Sequence[int]) -> int:
+            async with free:
+                output = await self._engine.async_generate(
+                    input_ids=list(prompt), sampling_params=self._params
+                )
+            num_tokens: int = output["meta_info"]["completion_tokens"]
+            return num_tokens
+
+        return sum(await asyncio.gather(*map(answer_one, prompts)))

@@ -23,8 +23,7 @@ class TransformersChurn:
         self._model.generation_config.eos_token_id = None  # answers have equal lengths
         self._limits = task.limits
 
-    def answer(self, prompts: Sequence[Sequence[int]]) -> int:
-        rows = self._limits.rows
+    def answer(self, prompts: Sequence[Sequence[int]], *, rows: int) -> int:
         batches = (prompts[first : first + rows] for first in range(0, len(prompts), rows))
         return sum(self._answer_batch(batch) for batch in batches)
 

@@ -1,11 +1,13 @@
 """vLLM's offline engine under a load. Imported where vLLM is."""
 
+import itertools
 from collections.abc import Sequence
-from typing import Any
 
 from vllm import LLM, SamplingParams
+from vllm.sampling_params import RequestOutputKind
 
 from outrider.bench.peers.churn_peer import ChurnTask
+from outrider.bench.peers.peer_speculation import vllm_speculation
 
 _MEMORY_SHARE = 0.6  # of the GPU, which the benchmark itself uses a little of
 
@@ -22,7 +24,7 @@ class VllmChurn:
             max_model_len=limits.context,
             enable_prefix_caching=False,
             gpu_memory_utilization=_MEMORY_SHARE,
-            speculative_config=_speculation(task),
+            speculative_config=vllm_speculation(task.draft),
             skip_tokenizer_init=True,
             attention_backend="FLASH_ATTN",  # its own choice on most GPUs; needs no compiler
         )
@@ -32,20 +34,22 @@ class VllmChurn:
             min_tokens=limits.max_tokens,
             ignore_eos=True,
             detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
         )
+        self._names = map(str, itertools.count())
 
-    def answer(self, prompts: Sequence[Sequence[int]]) -> int:
-        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        outputs = self._llm.generate(requests, self._params, use_tqdm=False)
-        return sum(len(output.outputs[0].token_ids) for output in outputs)
+    def answer(self, prompts: Sequence[Sequence[int]], *, rows: int) -> int:
+        engine = self._llm.llm_engine
+        num_added = num_ended = num_tokens = 0
+        while num_ended < len(prompts):
+            while num_added < len(prompts) and num_added - num_ended < rows:
+                request = {"prompt_token_ids": list(prompts[num_added])}
+                engine.add_request(next(self._names), request, self._params)
+                num_added += 1
+            ended = [output for output in engine.step() if output.finished]
+            num_ended += len(ended)
+            num_tokens += sum(len(output.outputs[0].token_ids) for output in ended)
+        return num_tokens
 
     def close(self) -> None:
         del self._llm
-
-
-def _speculation(task: ChurnTask) -> dict[str, Any] | None:
-    """vLLM drafts chains, so a tree becomes a chain of its depth."""
-    draft = task.draft
-    if not draft.folder:
-        return None
-    return {"method": "eagle3", "model": draft.folder, "num_speculative_tokens": draft.steps}

@@ -8,7 +8,9 @@ from outrider.engine.prefix_cache.page_events import PageEvents
 from outrider.engine.prefix_cache.radix_tree import Node, PrefixMatch, RadixTree
 from outrider.engine.prefix_cache.snapshot_slots import AnySlots, LeaseSnapshots, NoSlots
 from outrider.engine.prefix_cache.token_key import TokenKey
+from outrider.engine.prefix_cache.window_pages import AnyWindows, LeaseWindow, NoWindows
 from outrider.errors import CapacityError
+from outrider.wire.engine_stats import Capacity
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -23,6 +25,7 @@ class Lease:
     node: Node  # where the shared pages end in the tree
     salt: bytes  # only requests of the same salt share pages
     snapshots: LeaseSnapshots = field(default_factory=LeaseSnapshots)
+    window: LeaseWindow = field(default_factory=LeaseWindow)
     is_open: bool = True
 
 
@@ -43,6 +46,7 @@ class PrefixCache:
 
     A model with row state can continue only after a page that has a snapshot of that state. Pages
     after it are kept: they show where texts part, and the next request leaves a snapshot there.
+    One whose layers have a sliding window can continue only where the whole window is there.
     """
 
     def __init__(
@@ -53,9 +57,13 @@ class PrefixCache:
         enabled: bool = True,
         lookahead: int = 0,
         slots: AnySlots | None = None,  # for snapshots; None if the model has no row state
+        windows: AnyWindows | None = None,  # None: all layers have the same pages
     ) -> None:
         assert page_size > 0
+        self.windows = windows or NoWindows()
         self.slots = slots or NoSlots()
+        has_one = isinstance(self.slots, NoSlots) or isinstance(self.windows, NoWindows)
+        assert has_one, "a model with row state has no window pages"
         self.page_size = page_size
         self._allocator = PageAllocator(num_pages)
         self._tree = RadixTree(page_size)
@@ -74,6 +82,15 @@ class PrefixCache:
     def num_available(self) -> int:
         """Pages that can be lent now: free ones, and cached ones that no request uses."""
         return self._allocator.num_free + self._tree.num_evictable
+
+    @property
+    def capacity(self) -> Capacity:
+        """Pages of the kind of which the smaller share is left."""
+        pages = Capacity(free=self.num_available, total=self.num_pages)
+        if isinstance(self.windows, NoWindows):
+            return pages
+        windows = Capacity(free=self.windows.num_available, total=self.windows.num_pages)
+        return min(pages, windows, key=lambda each: each.free / each.total)
 
     @property
     def stats(self) -> CacheStats:
@@ -96,7 +113,7 @@ class PrefixCache:
     def open(self, tokens: Sequence[int], *, salt: bytes = b"") -> Lease:
         """A lease that starts with the longest cached part of `tokens`, in whole pages."""
         match = found = self._match(tokens, salt, self.num_covered(tokens))
-        num_resumable = self.slots.num_resumable(found.pages)
+        num_resumable = self._num_resumable(found.pages)
         if num_resumable < len(found.pages):
             match = self._match(tokens, salt, num_resumable)
         self._tree.lock(match.node)
@@ -113,16 +130,38 @@ class PrefixCache:
             snapshots=LeaseSnapshots(
                 restored=self.slots.use(match.pages), matched=len(found.pages) * self.page_size
             ),
+            window=self.windows.open(match.pages, parting=len(found.pages)),
         )
 
     def count_cached(self, tokens: Sequence[int], *, salt: bytes = b"") -> int:
         """Tokens that `open` would find. Nothing is lent."""
         found = self._match(tokens, salt, self.num_covered(tokens))
-        return self.slots.num_resumable(found.pages) * self.page_size
+        return self._num_resumable(found.pages) * self.page_size
+
+    def _num_resumable(self, pages: list[int]) -> int:
+        """Pages up to the last one after which a request can continue."""
+        return min(self.slots.num_resumable(pages), self.windows.num_resumable(pages))
 
     def _match(self, tokens: Sequence[int], salt: bytes, num_pages: int) -> PrefixMatch:
         """The cached pages among the first `num_pages` of a text."""
         return self._tree.match(self._key(tokens, salt, first=0, last=num_pages))
+
+    def has_room(self, lease: Lease, num_tokens: int, *, spare: int) -> bool:
+        """Whether the lease can cover so many positions, and leave `spare` pages to others."""
+        num_pages = self.pages_for(num_tokens)
+        needed = num_pages - len(lease.pages) + spare
+        if needed > self.num_available:
+            return False
+        return self.windows.has_room(lease.window, num_pages, spare=spare)
+
+    def slide(self, lease: Lease, *, oldest: int, num_tokens: int) -> tuple[int, ...]:
+        """Makes the window pages of the lease cover positions up to `num_tokens`.
+
+        Returns the window pages that adds. Queries before position `oldest` do not run any more.
+        """
+        assert lease.is_open
+        num_pages = self.pages_for(num_tokens)
+        return self.windows.slide(lease.window, lease.pages, oldest=oldest, num_pages=num_pages)
 
     def extend(self, lease: Lease, num_tokens: int) -> tuple[int, ...]:
         """Makes the lease cover positions [0, num_tokens) and returns the pages that adds."""
@@ -145,12 +184,13 @@ class PrefixCache:
                 f"{needed} more KV pages are needed and {self.num_available} can be had: "
                 "wait until a request ends, run fewer at once, or give the cache more memory"
             )
-        self._free_cached(self._tree.evict(num_pages))
+        self._free(self._tree.evict(num_pages))
         self._evicted_pages += num_pages
 
-    def _free_cached(self, pages: list[int]) -> None:
-        """Pages have left the tree. Their snapshots end with them."""
+    def _free(self, pages: list[int]) -> None:
+        """Pages are in no lease and not cached. Their snapshots and window pages end with them."""
         self.slots.drop(pages)
+        self.windows.drop(pages)
         self._allocator.free(pages)
 
     def publish(self, lease: Lease, tokens: Sequence[int]) -> None:
@@ -174,12 +214,16 @@ class PrefixCache:
         Fewer tokens than were published take nothing out of the cache again.
         """
         assert lease.is_open, "a lease is closed once"
-        covered = max(lease.num_shared, self.num_covered(tokens))
+        first, covered = lease.num_shared, max(lease.num_shared, self.num_covered(tokens))
         duplicates = self._share(lease, tokens, covered)
         self._attach_snapshots(lease, tokens, covered)
-        self._tree.unlock(lease.node)
-        self._allocator.free(duplicates + lease.pages[covered:])
         self._end(lease)
+        if duplicates:
+            cached = self._match(tokens, lease.salt, covered).pages[first:]
+            for page, heir in zip(duplicates, cached, strict=False):
+                self.windows.hand_over(page, heir)
+        self._tree.unlock(lease.node)
+        self._free(duplicates + lease.pages[covered:])
 
     def discard(self, lease: Lease) -> None:
         """Takes all pages back, also those that the lease published and that no request uses now.
@@ -187,14 +231,15 @@ class PrefixCache:
         They may hold NaN. Pages that the cache served at open stay: earlier requests wrote them.
         """
         assert lease.is_open, "a lease is closed once"
+        self._end(lease)
         self._tree.unlock(lease.node)
         num_published = lease.num_shared - lease.cached // self.page_size
-        self._free_cached(self._tree.prune(lease.node, num_published))
-        self._allocator.free(lease.pages[lease.num_shared :])
-        self._end(lease)
+        self._free(self._tree.prune(lease.node, num_published))
+        self._free(lease.pages[lease.num_shared :])
 
     def _end(self, lease: Lease) -> None:
         self.slots.give_back(lease.snapshots.take_all())
+        self.windows.close(lease.window, lease.pages)
         lease.is_open = False
 
     def _attach_snapshots(self, lease: Lease, tokens: Sequence[int], covered: int) -> None:
@@ -212,6 +257,7 @@ class PrefixCache:
     def keep_private(self, lease: Lease) -> None:
         """Let go of the cached pages at its beginning, which can then be flushed."""
         assert lease.is_open
+        assert isinstance(self.windows, NoWindows), "engines with a role have none"
         self._tree.unlock(lease.node)
         lease.node = self._tree.root
         self._tree.lock(lease.node)
@@ -222,11 +268,11 @@ class PrefixCache:
         """Frees the pages after the first `num_first` tokens of a text that no request uses."""
         match = self._match(tokens, salt, self.num_covered(tokens))
         num_pages = len(match.pages) - num_first // self.page_size
-        self._free_cached(self._tree.prune(match.node, num_pages))
+        self._free(self._tree.prune(match.node, num_pages))
 
     def flush(self) -> None:
         """Forgets every cached page that no request uses."""
-        self._free_cached(self._tree.evict(self._tree.num_evictable))
+        self._free(self._tree.evict(self._tree.num_evictable))
 
     def _share(self, lease: Lease, tokens: Sequence[int], covered: int) -> list[int]:
         """Moves the lease's pages up to `covered` into the tree; returns those the tree has."""

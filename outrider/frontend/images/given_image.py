@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from outrider.config.install_hint import install_hint
 from outrider.errors import RequestError
 from outrider.frontend.images.image_limits import MAX_BYTES, MAX_PIXELS, ImageLimits
+from outrider.frontend.images.remote_image import RemoteImage, check_address, fetch_image
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _TYPES = "a PNG, JPEG, WebP, GIF or BMP"
@@ -24,11 +25,22 @@ decoding = threading.BoundedSemaphore(2)
 class GivenImage:
     """One image. Its bytes are not decoded yet."""
 
-    content: Any  # bytes of a file, the path of one that may be read, or an image of PIL
+    # Bytes of a file, the path of one that may be read, a `RemoteImage`, or an image of PIL
+    content: Any
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is downloaded when it is opened."""
+        return isinstance(self.content, RemoteImage)
+
+
+def fetched(given: GivenImage) -> GivenImage:
+    """The image with its bytes, if they are elsewhere. This can take seconds."""
+    return GivenImage(fetch_image(given.content)) if given.is_remote else given
 
 
 def image_at(url: object, limits: ImageLimits) -> GivenImage:
-    """The image at a `data:` URL, or in a file where files are allowed. Nothing is downloaded."""
+    """The image at a `data:` URL, or in a file or at a host that is allowed. Not opened yet."""
     if not isinstance(url, str):
         raise RequestError('an image_url must be {"url": "data:image/png;base64,..."}')
     scheme = url[:16].partition(":")[0].lower()
@@ -36,6 +48,9 @@ def image_at(url: object, limits: ImageLimits) -> GivenImage:
         return GivenImage(_decoded(url))
     if scheme == "file":
         return GivenImage(_allowed_file(url, limits))
+    if scheme in ("http", "https") and limits.allowed_domains:
+        check_address(url, limits.allowed_domains)
+        return GivenImage(RemoteImage(url, limits.allowed_domains))
     raise RequestError(
         "images are not downloaded; send the image itself as a data: URL "
         "(data:image/png;base64,...)"

@@ -1,7 +1,7 @@
 """Which images a prompt may have."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ MAX_PIXELS = 50_000_000  # of one image before it is resized; decoding holds a f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLimits:
-    """Limits of one prompt, and the folder that `file:` addresses may be in."""
+    """Limits of one prompt, and what its addresses may name."""
 
     per_prompt: int = 16
-    allowed_path: str = ""  # empty: no files are read
+    allowed_path: str = ""  # folder of `file:` addresses; empty: no files are read
+    allowed_domains: tuple[str, ...] = ()  # hosts of web addresses; none: nothing is downloaded
 
     def check_count(self, count: int) -> None:
         if count > self.per_prompt:
@@ -45,8 +46,10 @@ class ImageLimits:
 DEFAULT_LIMITS = ImageLimits()
 
 
-def parse_limits(per_prompt: object, allowed_path: str) -> ImageLimits:
-    """Limits in vLLM's words: `image=2`, JSON or a mapping; and a folder."""
+def parse_limits(
+    per_prompt: object, allowed_path: str, allowed_domains: str | Sequence[str] = ()
+) -> ImageLimits:
+    """Limits in vLLM's words: `image=2`, JSON or a mapping; a folder; a list of hosts."""
     counts = _counts(per_prompt)
     unknown = sorted(counts.keys() - {"image", "video", "audio"})
     if unknown:
@@ -56,7 +59,20 @@ def parse_limits(per_prompt: object, allowed_path: str) -> ImageLimits:
         raise ConfigError(f"--limit-mm-per-prompt needs a number of images, got {most!r}")
     if allowed_path and not Path(allowed_path).is_dir():
         raise ConfigError(f"--allowed-local-media-path {allowed_path} is no folder")
-    return ImageLimits(per_prompt=most, allowed_path=allowed_path)
+    return ImageLimits(
+        per_prompt=most, allowed_path=allowed_path, allowed_domains=_domains(allowed_domains)
+    )
+
+
+def _domains(given: str | Sequence[str]) -> tuple[str, ...]:
+    names = given.split(",") if isinstance(given, str) else given
+    found = tuple(name.strip().lower() for name in names if name.strip())
+    for name in found:
+        if any(sign in name for sign in "/@*"):
+            raise ConfigError(
+                f"--allowed-media-domains needs names of hosts (images.example.com), got {name!r}"
+            )
+    return found
 
 
 def _counts(given: object) -> Mapping[str, Any]:

@@ -42,9 +42,9 @@ def load_processor(folder: Path, vision: VisionConfig) -> ImageProcessor:
             from outrider.frontend.images.idefics3_processor import Idefics3Processor
 
             return Idefics3Processor.load(folder, vision)
-        from outrider.frontend.images.qwen2_5_vl_processor import Qwen2_5VLProcessor
+        from outrider.frontend.images.qwen_vl_processor import QwenVLProcessor
 
-        return Qwen2_5VLProcessor.load(folder)
+        return QwenVLProcessor.load(folder)
     except ImportError as error:
         raise ConfigError(
             f"images need transformers and pillow ({error}): {install_hint('vision')}"

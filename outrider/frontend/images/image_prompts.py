@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from outrider.errors import RequestError
-from outrider.frontend.images.given_image import GivenImage, decoding, open_image
+from outrider.frontend.images.given_image import GivenImage, decoding, fetched, open_image
 from outrider.frontend.images.image_limits import DEFAULT_LIMITS, ImageLimits
 from outrider.frontend.images.image_messages import (
     ImageConversation,
@@ -36,14 +36,24 @@ class PromptImages(Protocol):
 class TextOnly:
     """For models that read text only, or whose vision tower is not supported."""
 
+    def __init__(self, missing: str = "") -> None:
+        self._missing = missing  # what to do so that images are read, where the model could
+
     def take(self, messages: Sequence[Message]) -> ImageConversation:
         if has_images(messages):
-            raise _no_images()
+            raise self._refusal()
         return ImageConversation(messages, ())
 
     def expand(self, prompt: TextPrompt, encode: Encode) -> TokenPrompt:
         del prompt, encode
-        raise _no_images()
+        raise self._refusal()
+
+    def _refusal(self) -> RequestError:
+        fix = self._missing or "load a model that reads images (docs/images.md)"
+        return RequestError(
+            "this model reads text only here, and the prompt has an image; leave the image out, or "
+            + fix
+        )
 
 
 TEXT_ONLY = TextOnly()
@@ -81,6 +91,7 @@ class ImagePrompts:
         return TokenPrompt(tokens, images=self._place(tokens, tiles))
 
     def _process(self, given: GivenImage) -> ProcessedImage:
+        given = fetched(given)  # others decode meanwhile
         with decoding:
             image = open_image(given)
             try:
@@ -107,16 +118,9 @@ def open_image_prompts(
 ) -> PromptImages:
     """For the model in a folder. Imports transformers if the model reads images."""
     if not vision.reads_images:
-        return TEXT_ONLY
+        return TextOnly(vision.missing)
     processor = load_processor(folder, vision)
     return ImagePrompts(processor, image_token=vision.image_token, limits=limits)
-
-
-def _no_images() -> RequestError:
-    return RequestError(
-        "this model reads text only here, and the prompt has an image; leave the image out, or "
-        "load a model that reads images (docs/images.md)"
-    )
 
 
 def _wrong_tokens() -> RequestError:

@@ -87,6 +87,10 @@ class Tokenizer:
         is_skipped = skip_special and token in self.special_ids
         return not is_skipped and self._backend.id_to_token(token) is not None
 
+    def find_token(self, text: str) -> int | None:
+        """The id of the token that is written so, if there is one."""
+        return self._backend.token_to_id(text)
+
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token adds to a text; they need not be whole characters."""
         return self._bytes.inner(token)

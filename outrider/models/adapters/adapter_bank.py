@@ -4,6 +4,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -11,16 +12,23 @@ import torch
 from outrider.errors import RequestError
 from outrider.models.adapters.peft_folder import (
     AdaptableModules,
+    AdapterNames,
     LoraPair,
     parse_adapter,
     read_files,
 )
 from outrider.models.layers.attention_layer import pad_rows
-from outrider.models.rank_cuts import RankCuts
-from outrider.models.text_model_fields import Nesting
+from outrider.models.rank_cuts import RankCuts, StoredShapes
 from outrider.ops.linear.linear import Linear
 from outrider.ops.linear.lora import AdaptedLinear, LoraStack, StepSlots, sorted_slots
-from outrider.wire.adapter import NO_ADAPTER_CHECKS, Adapter, AdapterFiles, AdapterLoad
+from outrider.wire.adapter import (
+    DRAFT_PART,
+    NO_ADAPTER_CHECKS,
+    TARGET_PART,
+    Adapter,
+    AdapterFiles,
+    AdapterLoad,
+)
 
 ReadRows = Callable[[str], torch.Tensor]  # the rows that a rank has of the weight of this name
 StackRows = Callable[[ReadRows], torch.Tensor]  # the rows of a linear layer, fused and in its order
@@ -75,6 +83,7 @@ class BankSizes:
 
     num_slots: int  # adapters at a time; 0: the target takes none
     max_rank: int
+    has_head: bool = False  # the draft head takes adapters, too
 
 
 _MOST_WAITING = 4  # adapters in host memory besides as many as there are slots
@@ -92,25 +101,32 @@ class AdaptedLayer:
 
 
 class AdapterBank:
-    """Owns the matrices of all adapted layers. Adapters are read where the layers are made."""
+    """Owns the matrices of all adapted layers. Adapters are read where the layers are made.
+
+    The bank of a draft head is made by that of its target: an adapter has one slot in both.
+    """
 
     def __init__(
         self,
         sizes: BankSizes,
         *,
         shapes: Mapping[str, tuple[int, ...]],  # of the whole model
-        nesting: Nesting,
+        names: AdapterNames,
         cuts: RankCuts,
         dtype: torch.dtype,
         device: torch.device,
+        part: str = TARGET_PART,  # of an adapter, that the layers are changed by
     ) -> None:
         self._sizes = sizes
+        self._part = part
+        self._head: AdapterBank | None = None  # for `for_head`
         self._shapes = shapes
-        self._nesting = nesting
+        self._names = names
         self._cuts = cuts
         self._dtype = dtype
         self._device = device
         self._layers: list[AdaptedLayer] = []
+        self._min_rows = 1  # of its layers
         self._slots = StepSlots()
         self._holding = threading.Lock()
         self._held: OrderedDict[Adapter, AdapterFiles] = OrderedDict()  # oldest first
@@ -128,7 +144,31 @@ class AdapterBank:
         rank, slots = len(names) * self._sizes.max_rank, self._sizes.num_slots + 1
         stack = LoraStack(a=self._zeros(slots, rank, inputs), b=self._zeros(slots, outputs, rank))
         self._layers.append(AdaptedLayer(names=tuple(names), stack_rows=stack_rows, stack=stack))
+        self._min_rows = max(self._min_rows, linear.min_rows)
         return AdaptedLinear(linear, stack, self._slots)
+
+    def for_head(
+        self, shapes: Mapping[str, tuple[int, ...]], names: AdapterNames
+    ) -> "AdapterBank | None":
+        """The bank of the draft head, whose tensors have these shapes; None if it takes none."""
+        if not self._sizes.has_head:
+            return None
+        stored = StoredShapes(shapes=shapes, parts=lambda _: ())
+        self._head = AdapterBank(
+            self._sizes,
+            shapes=shapes,
+            names=names,
+            cuts=RankCuts(stored, [stored], 0),  # every rank has the whole head
+            dtype=self._dtype,
+            device=self._device,
+            part=DRAFT_PART,
+        )
+        return self._head
+
+    @property
+    def has_head(self) -> bool:
+        """Whether a draft head was made with a bank of its own."""
+        return self._head is not None
 
     def check(self, adapter: Adapter) -> None:
         if adapter.is_wanted:
@@ -144,7 +184,9 @@ class AdapterBank:
         return files
 
     def place(self, load: AdapterLoad) -> None:
-        pairs = parse_adapter(load.files, self._modules())
+        if self._head is not None:
+            self._head.place(load)
+        pairs = self._pairs(load.files)
         for layer in self._layers:
             a, b = layer.stack.a[load.slot].zero_(), layer.stack.b[load.slot].zero_()
             for columns, name in self._parts(layer.names):
@@ -158,19 +200,41 @@ class AdapterBank:
         rows = pad_rows(slots, num_rows) if len(slots) else slots
         self._slots.current = sorted_slots(rows)
 
+    def padded(self, num_rows: int) -> int:
+        """How many rows its layers get in a step of so many: they are all padded alike."""
+        return max(num_rows, self._min_rows)
+
     def _read_new(self, adapter: Adapter) -> AdapterFiles:
         try:
             files = read_files(adapter)
-            parse_adapter(files, self._modules())  # refuses what does not fit
+            self._check_parts(files)
         except RequestError as error:
             raise RequestError(f"the adapter in {adapter.path} cannot be used: {error}") from error
         return files
+
+    def _check_parts(self, files: AdapterFiles) -> None:
+        """Refuse what does not fit. The part of a head is ignored where no head takes it."""
+        if self._head is None and TARGET_PART not in files.parts:
+            raise RequestError(
+                f"it changes the draft head alone ({DRAFT_PART}/), and no head takes adapters "
+                "here; start with --enable-draft-lora and an EAGLE head as --draft"
+            )
+        self._pairs(files)
+        if self._head is not None:
+            self._head._pairs(files)
+
+    def _pairs(self, files: AdapterFiles) -> dict[str, LoraPair]:
+        """The matrices of these layers by the names of their weights; none without their part."""
+        if self._part not in files.parts:
+            return {}
+        folder = Path(files.adapter.path) / self._part
+        return parse_adapter(files.parts[self._part], folder, self._modules())
 
     def _modules(self) -> AdaptableModules:
         names = [name for layer in self._layers for name in layer.names]
         return AdaptableModules(
             shapes={name: self._shapes[name] for name in names},
-            nesting=self._nesting,
+            names=self._names,
             max_rank=self._sizes.max_rank,
         )
 

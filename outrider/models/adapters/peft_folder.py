@@ -3,16 +3,21 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
 from outrider.errors import RequestError
-from outrider.hub.adapter_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, find_adapter
+from outrider.hub.adapter_folder import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    find_adapter,
+    parts_in,
+)
 from outrider.models.adapters.peft_config import PeftConfig, parse_peft_config
-from outrider.models.text_model_fields import Nesting
-from outrider.wire.adapter import Adapter, AdapterFiles
+from outrider.wire.adapter import Adapter, AdapterFiles, PeftFiles
 
 _PREFIX = "base_model.model."
 _A, _B = ".lora_A.weight", ".lora_B.weight"
@@ -34,8 +39,18 @@ class AdaptableModules:
     """The linear layers that an adapter may change, by the names of their weights."""
 
     shapes: Mapping[str, tuple[int, ...]]  # [out, in] of the whole model, before ranks cut it
-    nesting: Nesting
+    names: "AdapterNames"
     max_rank: int
+
+
+class AdapterNames(Protocol):
+    """How the names of a folder become ours."""
+
+    def as_found(self, stored: Collection[str], /) -> "AdapterNames":
+        """The same, for a folder with these names."""
+        ...
+
+    def our_name(self, stored: str, /) -> str: ...
 
 
 def read_files(adapter: Adapter) -> AdapterFiles:
@@ -43,12 +58,18 @@ def read_files(adapter: Adapter) -> AdapterFiles:
     folder = Path(adapter.path)
     _check_version(adapter)
     try:
-        config = (folder / ADAPTER_CONFIG).read_bytes()
-        weights = (folder / ADAPTER_WEIGHTS).read_bytes()
+        parts = {part: _read_part(folder / part) for part in parts_in(folder)}
     except OSError as error:
         raise RequestError(f"{folder} cannot be read ({error}); save the adapter again") from error
-    _check_version(adapter)  # the two files must belong together
-    return AdapterFiles(adapter=adapter, config=config, weights=weights)
+    _check_version(adapter)  # the files must belong together
+    return AdapterFiles(adapter=adapter, parts=parts)
+
+
+def _read_part(folder: Path) -> PeftFiles:
+    return PeftFiles(
+        config=(folder / ADAPTER_CONFIG).read_bytes(),
+        weights=(folder / ADAPTER_WEIGHTS).read_bytes(),
+    )
 
 
 def _check_version(adapter: Adapter) -> None:
@@ -56,9 +77,8 @@ def _check_version(adapter: Adapter) -> None:
         raise RequestError(f"{adapter.path} was replaced while a request used it; send it again")
 
 
-def parse_adapter(files: AdapterFiles, modules: AdaptableModules) -> dict[str, LoraPair]:
+def parse_adapter(files: PeftFiles, folder: Path, modules: AdaptableModules) -> dict[str, LoraPair]:
     """The matrices by the name of the weight that they change, such as `...q_proj.weight`."""
-    folder = Path(files.adapter.path)
     config = parse_peft_config(files.config, folder / ADAPTER_CONFIG)
     tensors = _parse_tensors(files.weights, folder / ADAPTER_WEIGHTS)
     stored = _stored_names(tensors, modules)
@@ -96,8 +116,8 @@ def _stored_names(names: Iterable[str], modules: AdaptableModules) -> dict[str, 
             f"the adapter has only one matrix of {_listed(lonely)}; save it again with PEFT"
         )
     plain = {name: name.removeprefix(_PREFIX) for name in stored}
-    nesting = modules.nesting.as_found(plain.values())
-    return {nesting.our_name(ours): name for name, ours in sorted(plain.items())}
+    names_of = modules.names.as_found(plain.values())
+    return {names_of.our_name(ours): name for name, ours in sorted(plain.items())}
 
 
 def _check_modules(found: Collection[str], config: PeftConfig, modules: AdaptableModules) -> None:

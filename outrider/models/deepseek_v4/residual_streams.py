@@ -7,10 +7,16 @@ from outrider.ops.linear.hyper_connections import (
     MixedStreams,
     MixWeights,
     collapse_streams,
+    mix_streams,
     read_streams,
     write_streams,
 )
 from outrider.ops.norm_rope.rms_norm import Norm
+
+
+def mean_of_streams(streams: torch.Tensor) -> torch.Tensor:  # [n, streams, hidden] -> [n, hidden]
+    """What draft heads read of the streams between two layers."""
+    return streams.mean(1)
 
 
 class Connection:
@@ -46,3 +52,11 @@ class Collapse:
 
     def __call__(self, streams: torch.Tensor) -> torch.Tensor:  # [n, hidden] normalised
         return collapse_streams(streams, self._weights, self._norm, eps=self._config.eps)
+
+    def mix(self, streams: torch.Tensor) -> torch.Tensor:  # [n, hidden]
+        """The one stream before its norm."""
+        return mix_streams(streams, self._weights, eps=self._config.eps)
+
+    def normalise(self, mixed: torch.Tensor) -> torch.Tensor:  # [n, hidden] both
+        """What the call returns, from that stream."""
+        return self._norm(mixed)

@@ -11,7 +11,12 @@ from outrider.models.deepseek_v4.v4_blocks import BlockInputs, BlockReader, NoBl
 from outrider.models.deepseek_v4.v4_config import HeadsConfig
 from outrider.ops.linear.grouped_linear import GroupedLinear
 from outrider.ops.linear.linear import Linear
-from outrider.ops.norm_rope.partial_rope import VectorNorm, norm_and_rotate, rotate_tail
+from outrider.ops.norm_rope.partial_rope import (
+    TailRotation,
+    VectorNorm,
+    norm_and_rotate,
+    rotate_tail,
+)
 from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.ops.sparse.ring_tokens import RingTokens
 from outrider.ops.sparse.sparse_attention import sparse_attention
@@ -71,8 +76,7 @@ class V4Attention:
         heads = self._projections.query(norms.low_query(low))  # [num_query, wide + index]
         query = heads[:, :wide].view(num_query, config.heads, config.head_dim)
         query = norm_and_rotate(query, norms.query, rotation)
-        vector = norm_and_rotate(vector[:, None], norms.vector, rotation).squeeze(1)
-        window = RingTokens(store.window, vector)
+        window = RingTokens(store.window, self._stored(vector, rotation))
         inputs = BlockInputs(states=states, index=heads[:, wide:], weights=weights)
         entries = self._blocks(inputs, store, step)
         out = sparse_attention(query, window, step.index, entries, norms.sinks, self._scale)
@@ -82,3 +86,20 @@ class V4Attention:
         return self._projections.output(
             self._projections.groups(out.view(num_query, config.output_groups, -1))
         )
+
+    def write_window(
+        self,
+        x: torch.Tensor,  # [num_query, hidden]
+        store: LayerStore,
+        step: V4Step,
+    ) -> None:
+        """Save the vectors of query tokens whose own output is not needed. It has no blocks."""
+        vector = torch.split(self._projections.read(x), self._read_widths, dim=1)[1]
+        window = RingTokens(store.window, self._stored(vector, step.in_window))
+        window.save(step.index.window.ring)
+
+    def _stored(
+        self, vector: torch.Tensor, rotation: TailRotation
+    ) -> torch.Tensor:  # [num_query, head_dim] both
+        """Vectors as they are stored: normalised and rotated."""
+        return norm_and_rotate(vector[:, None], self._norms.vector, rotation).squeeze(1)

@@ -20,7 +20,9 @@ from outrider.models.config_fields import (
     read_size_or,
 )
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
+from outrider.models.deepseek_v4.dspark_config import V4DSparkConfig, parse_v4_dspark
 from outrider.models.quantised.quantisation import parse_quantisation
+from outrider.models.quantised.quantisation_files import quantisation_in
 from outrider.models.rope_config import RopeConfig
 from outrider.models.rope_scaling import parse_scaling, rope_settings
 from outrider.ops.moe.routing_config import RoutingConfig
@@ -115,6 +117,17 @@ class V4Config:
     attention: V4AttentionConfig
     streams: StreamsConfig
     feed: FeedConfig
+    dspark: V4DSparkConfig | None = None  # of folders that hold such a drafter
+
+    @property
+    def num_streams(self) -> int:
+        """Residual streams of a token."""
+        return self.streams.num
+
+    @property
+    def rope(self) -> RopeConfig:
+        """Of layers that read their window alone, as draft heads do with their text."""
+        return self.attention.window_rope
 
     @property
     def usual_page_size(self) -> int:
@@ -141,7 +154,7 @@ class V4Config:
 
 def parse_v4(fields: Mapping[str, Any]) -> V4Config:
     """The decoder that the fields of a config.json describe."""
-    parse_quantisation(fields.get("quantization_config"))
+    parse_quantisation(quantisation_in(fields))
     for key, allowed in _UNSUPPORTED_UNLESS.items():
         if key in fields and fields[key] not in allowed:
             raise ConfigError(
@@ -150,9 +163,10 @@ def parse_v4(fields: Mapping[str, Any]) -> V4Config:
             )
     num_layers = read_size(fields, "num_hidden_layers", most=MOST_LAYERS)
     max_context = read_size(fields, "max_position_embeddings")
+    vocab_size = read_size(fields, "vocab_size")
     return V4Config(
         num_layers=num_layers,
-        vocab_size=read_size(fields, "vocab_size"),
+        vocab_size=vocab_size,
         max_context=max_context,
         hidden=read_size(fields, "hidden_size"),
         norm_eps=read_real(fields, "rms_norm_eps"),
@@ -163,6 +177,7 @@ def parse_v4(fields: Mapping[str, Any]) -> V4Config:
             eps=read_real(fields, "hc_eps"),
         ),
         feed=_feed(fields, num_layers),
+        dspark=parse_v4_dspark(fields, num_layers=num_layers, vocab_size=vocab_size),
     )
 
 

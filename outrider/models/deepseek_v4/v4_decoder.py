@@ -14,7 +14,7 @@ from outrider.models.deepseek_v4.compressed_cache import (
     LayerStore,
 )
 from outrider.models.deepseek_v4.compressed_plan import CompressedPlan
-from outrider.models.deepseek_v4.residual_streams import Collapse, Connection
+from outrider.models.deepseek_v4.residual_streams import Collapse, Connection, mean_of_streams
 from outrider.models.deepseek_v4.v4_attention import V4Attention
 from outrider.models.deepseek_v4.v4_blocks import V4Step
 from outrider.models.deepseek_v4.v4_config import V4Config
@@ -27,6 +27,7 @@ from outrider.ops.norm_rope.partial_rope import TailRotation
 from outrider.ops.sampling.widen_logits import widen_logits
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.plan import StepPlan
+from outrider.wire.runner_facts import WeightStorage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,7 @@ class V4Decoder:
     """Owns the weights, or a rank's share. `dtype` is that of activations and of the cache."""
 
     adapters: AdapterWeights = NO_ADAPTERS
+    storage: tuple[WeightStorage, ...] = ()
 
     def __init__(self, config: V4Config, parts: V4Parts, ranks: RankGroup) -> None:
         self.config = config
@@ -104,19 +106,26 @@ class V4Decoder:
     def forward(
         self, plan: StepPlan, kv: CompressedPool, attention: AttentionPlanner, aux_layers: AuxLayers
     ) -> TargetOutput:
-        """The final hidden state of every query token; its aux hidden state is all its streams."""
+        """The final hidden state of every query token, and the aux hidden states of `aux_layers`.
+
+        A layer's is the mean of its streams, as heads for this model are trained.
+        """
         del attention  # all that layers need of it is in the plan
-        assert not aux_layers.layers, "an aux layer is one residual stream, and this model has more"
         parts, queries = self._parts, plan.queries
         step = self._step(plan, kv.layout.page_size)
         feed = FeedStep(tokens=queries.tokens, slots=queries.slots, page_size=step.page_size)
         embedded = self.embed(queries.tokens)
         streams = embedded[:, None].expand(-1, self.config.streams.num, -1).contiguous()
-        for block, store in zip(parts.blocks, kv.layers, strict=True):
+        means = {0: embedded}
+        for number, (block, store) in enumerate(zip(parts.blocks, kv.layers, strict=True), start=1):
             streams = block(streams, store, step, feed)
+            if number in aux_layers.layers:
+                means[number] = mean_of_streams(streams)
         hidden_states = parts.collapse(streams)
-        aux_hidden_states = streams.flatten(1) if aux_layers.final else hidden_states[:, :0]
-        return TargetOutput(hidden_states=hidden_states, aux_hidden_states=aux_hidden_states)
+        aux = [means[layer] for layer in aux_layers.layers]
+        aux += [hidden_states] if aux_layers.final else []
+        aux += [streams.flatten(1)] if aux_layers.streams else []
+        return TargetOutput(hidden_states=hidden_states, aux_hidden_states=_join(aux, embedded))
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:  # [n, hidden] -> [n, vocab]
         """Scores of every token, in float32 on a CPU; on a GPU as the head gives them."""
@@ -139,3 +148,10 @@ class V4Decoder:
             in_blocks=in_blocks.at(positions),
             at_starts=tuple(in_blocks.at(block.starts) for block in index.blocks),
         )
+
+
+def _join(states: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:  # [n, ...] all
+    """All states side by side; without any, of no channels."""
+    if len(states) == 1:
+        return states[0]
+    return torch.cat(states, dim=1) if states else like[:, :0]

@@ -6,7 +6,6 @@ import torch
 
 from outrider.config.engine_config import Arithmetic
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
-from outrider.errors import ConfigError
 from outrider.models.cut_head import head_cut, make_head
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
 from outrider.models.deepseek_v4.residual_streams import Collapse, Connection
@@ -50,7 +49,7 @@ from outrider.ops.linear.choose_linear import (
     WeightType,
     choose_linear,
     computed_dtype,
-    is_computed_in_float32,
+    stored_dtype,
 )
 from outrider.ops.linear.grouped_linear import make_grouped
 from outrider.ops.linear.hyper_connections import MixWeights
@@ -116,11 +115,6 @@ class V4Builder:
         arithmetic: Arithmetic,
         ranks: RankGroup,
     ) -> None:
-        if is_computed_in_float32(dtype, device):
-            raise ConfigError(
-                f"experts cannot be stored as {dtype} on {device.type}; use --dtype bfloat16 or "
-                "float32"
-            )
         self._model = config
         self._config = share_of_v4(config, ranks)  # what is built here
         self._ranks = ranks
@@ -129,6 +123,7 @@ class V4Builder:
         self._arithmetic: Arithmetic = arithmetic
         self._make_linear = choose_linear(dtype, device, arithmetic)
         self._dtype = computed_dtype(dtype, device)
+        self._stored_dtype = stored_dtype(dtype, device)
         self._device = device
 
     def build(self) -> V4Decoder:
@@ -183,9 +178,9 @@ class V4Builder:
         """Mixing weights; one scale is stored per kind of mix."""
         repeats = torch.tensor(sizes, device=self._device)
         return MixWeights(
-            projection=self._wide(prefix + "_fn"),
-            base=self._wide(prefix + "_base"),
-            scale=self._wide(prefix + "_scale").repeat_interleave(repeats),
+            projection=self.read_wide(prefix + "_fn"),
+            base=self.read_wide(prefix + "_base"),
+            scale=self.read_wide(prefix + "_scale").repeat_interleave(repeats),
             norm_eps=self._config.norm_eps,
         )
 
@@ -200,14 +195,14 @@ class V4Builder:
             projections=AttentionProjections(
                 read=self.linear(*_read_names(prefix, kind)),
                 query=self.linear(*query),
-                groups=make_grouped(groups, self._arithmetic),
+                groups=make_grouped(groups.to(self._stored_dtype), self._arithmetic),
                 output=self.linear(prefix + "wo_b.weight"),
             ),
             norms=AttentionNorms(
                 low_query=self.norm(prefix + "q_norm.weight"),
                 query=VectorNorm(self._empty((0,)), self._config.norm_eps),
                 vector=self._vector_norm(prefix + "kv_norm.weight"),
-                sinks=self._wide(prefix + "attn_sink"),
+                sinks=self.read_wide(prefix + "attn_sink"),
             ),
             blocks=self._reader(prefix, kind),
             widths=(state, config.index.heads if has_index else 0),
@@ -231,7 +226,7 @@ class V4Builder:
         return SparseBlocks(place, entries, keys=keys, index=config.index)
 
     def _compressor(self, prefix: str, kind: CompressedBlocks) -> Compressor:
-        bias = self._wide(prefix + "ape")  # [ratio, series * width]
+        bias = self.read_wide(prefix + "ape")  # [ratio, series * width]
         # By place in the window: first the block before, which reads the first series.
         series = bias.chunk(2, dim=1) if kind.is_overlapping else (bias,)
         return Compressor(torch.cat(series), self._vector_norm(prefix + "norm.weight"))
@@ -241,7 +236,7 @@ class V4Builder:
         held = held_experts(feed.num, self._ranks)
         sizes = ExpertSizes(len(held), feed.intermediate, self._config.hidden)
         tensors = ApartExperts(sizes, EXPERTS)
-        gate_up, down = read_experts(self, tensors, layer, sizes, held, self._empty)
+        gate_up, down = read_experts(self, tensors, layer, sizes, held, self._empty_experts)
         both = self.linear(shared + "w1.weight", shared + "w3.weight")
         return MoeMlp(
             router=self._router(layer, is_hashed=is_hashed),
@@ -259,14 +254,14 @@ class V4Builder:
             table = self.read_part(layer + TABLE).to(self._device, torch.int64)
             return TableRouter(self._config.feed.routing, gate=gate, table=table)
         return TopKRouter(
-            self._config.feed.routing, gate=gate, bias=self._wide(layer + "ffn.gate.bias")
+            self._config.feed.routing, gate=gate, bias=self.read_wide(layer + "ffn.gate.bias")
         )
 
     def norm(self, name: str) -> Norm:
         return make_norm(self.read(name), self._config.norm_eps)
 
     def _vector_norm(self, name: str) -> VectorNorm:
-        return VectorNorm(self._wide(name), self._config.norm_eps)
+        return VectorNorm(self.read_wide(name), self._config.norm_eps)
 
     def linear(self, *names: str) -> Linear:
         """One linear layer for several weights that share their input, stacked."""
@@ -278,7 +273,7 @@ class V4Builder:
         stacked = torch.cat([self.read_part(name) for name in names])
         return stacked.to(self._device, self._dtype)
 
-    def _wide(self, name: str) -> torch.Tensor:
+    def read_wide(self, name: str) -> torch.Tensor:
         """A tensor that is computed with in float32."""
         return self.read_part(name).to(self._device, torch.float32)
 
@@ -291,6 +286,9 @@ class V4Builder:
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
+
+    def _empty_experts(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty(shape, dtype=self._stored_dtype, device=self._device)
 
 
 def _read_names(prefix: str, kind: CompressedBlocks | NoBlocks) -> list[str]:

@@ -88,7 +88,7 @@ class V4Module:
         config, heads = target.config, target.config.attention.heads
         self.target_ids = torch.arange(config.vocab_size, device=target.embedding.device)
         self.facts = V4ModuleFacts(
-            aux_layers=AuxLayers(final=True),
+            aux_layers=AuxLayers(streams=True),
             width=config.streams.num * config.hidden,
             lead=0,
             num_layers=1,

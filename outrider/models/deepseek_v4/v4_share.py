@@ -12,6 +12,7 @@ from outrider.models.deepseek_v4.v4_config import V4Config
 from outrider.models.deepseek_v4.v4_tensors import (
     ALSO_STORED,
     EMBEDDING,
+    dspark_shapes,
     module_prefix,
     v4_module_shapes,
     v4_tensor_shapes,
@@ -26,7 +27,7 @@ def share_of_v4(config: V4Config, ranks: RankGroup) -> V4Config:
 
 
 def v4_cuts(config: V4Config, ranks: RankGroup) -> RankCuts:
-    """Which part of every stored tensor this rank reads, of the decoder and of its module."""
+    """Which part of every stored tensor this rank reads, of the decoder and of its drafter."""
     shares = [_stored(_share(config, rank, ranks.size)) for rank in range(ranks.size)]
     return RankCuts(_stored(config), shares, ranks.rank)
 
@@ -34,7 +35,8 @@ def v4_cuts(config: V4Config, ranks: RankGroup) -> RankCuts:
 def _stored(config: V4Config) -> StoredShapes:
     prefix, table = module_prefix(0), (config.vocab_size, config.hidden)
     own = {prefix + ALSO_STORED[EMBEDDING]: table}
-    shapes = v4_tensor_shapes(config) | v4_module_shapes(config, 0) | own
+    draft = dspark_shapes(config, config.dspark) if config.dspark else {}
+    shapes = v4_tensor_shapes(config) | v4_module_shapes(config, 0) | own | draft
     return StoredShapes(shapes=shapes, parts=lambda _: ())
 
 

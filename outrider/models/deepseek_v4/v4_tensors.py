@@ -3,14 +3,19 @@
 from collections.abc import Iterable, Iterator
 
 from outrider.models.deepseek_v4.compression import CompressedBlocks, NoBlocks
+from outrider.models.deepseek_v4.dspark_config import V4DSparkConfig
 from outrider.models.deepseek_v4.v4_config import V4Config
-from outrider.models.registry import ExpertNames
+from outrider.models.dflash.dflash_tensors import CONFIDENCE, MARKOV_FROM, MARKOV_TO
+from outrider.models.family import ExpertNames
 
 EMBEDDING, NORM, HEAD = "embed.weight", "norm.weight", "head.weight"
 EXPERTS = ExpertNames(block="ffn", gate="w1", up="w3", down="w2")
 TABLE = "ffn.gate.tid2eid"
 # Tensors of the target that a module may store again; most such modules store a copy.
 ALSO_STORED = {EMBEDDING: "emb.tok_emb.weight", HEAD: "head.weight"}
+
+# Of a DSpark drafter: from states of the target to the context of its first layer.
+MAIN_PROJECTION, MAIN_NORM = "main_proj.weight", "main_norm.weight"
 
 Shape = tuple[int, ...]
 
@@ -61,20 +66,55 @@ def v4_module_shapes(config: V4Config, index: int) -> dict[str, Shape]:
 
     Embedding and head are the target's, unless the folder stores others.
     """
-    hidden, streams, prefix = config.hidden, config.streams.num, module_prefix(index)
+    hidden, prefix = config.hidden, module_prefix(index)
     own: dict[str, Shape] = {
         "enorm.weight": (hidden,),
         "hnorm.weight": (hidden,),
         "e_proj.weight": (hidden, hidden),
         "h_proj.weight": (hidden, hidden),
+    }
+    own |= _draft_layer(config) | _draft_output(config)
+    return {prefix + name: shape for name, shape in own.items()}
+
+
+def dspark_shapes(config: V4Config, dspark: V4DSparkConfig) -> dict[str, Shape]:
+    """Name and shape of every tensor of a DSpark drafter. Embedding and head are the target's."""
+    hidden, rank, vocab = config.hidden, dspark.markov_rank, config.vocab_size
+    first: dict[str, Shape] = {
+        MAIN_PROJECTION: (hidden, hidden * len(dspark.layers)),
+        MAIN_NORM: (hidden,),
+    }
+    last: dict[str, Shape] = {
+        **_draft_output(config),
+        MARKOV_FROM: (vocab, rank),
+        MARKOV_TO: (vocab, rank),
+        f"{CONFIDENCE}.weight": (1, hidden + rank),
+    }
+    stages = [_draft_layer(config) for _ in range(dspark.num_stages)]
+    stages[0] |= first
+    stages[-1] |= last
+    return {
+        module_prefix(stage) + name: shape
+        for stage, own in enumerate(stages)
+        for name, shape in own.items()
+    }
+
+
+def _draft_layer(config: V4Config) -> dict[str, Shape]:
+    """A layer of a drafter: it reads its window alone, and routes by its input."""
+    parts = (_attention(config, NoBlocks()), _streams(config), _feed(config, is_hashed=False))
+    return {name: shape for part in parts for name, shape in part}
+
+
+def _draft_output(config: V4Config) -> dict[str, Shape]:
+    """What makes one normalised state of a drafter's streams."""
+    hidden, streams = config.hidden, config.streams.num
+    return {
         NORM: (hidden,),
         "hc_head_fn": (streams, streams * hidden),
         "hc_head_base": (streams,),
         "hc_head_scale": (1,),
     }
-    parts = (_attention(config, NoBlocks()), _streams(config), _feed(config, is_hashed=False))
-    own |= {name: shape for part in parts for name, shape in part}
-    return {prefix + name: shape for name, shape in own.items()}
 
 
 def integer_names(config: V4Config) -> set[str]:

@@ -8,7 +8,13 @@ from typing import Any
 
 from outrider.errors import ConfigError
 from outrider.models.block_model import DraftBlock
-from outrider.models.config_fields import read_list, read_object, read_size, read_size_or
+from outrider.models.config_fields import (
+    read_list,
+    read_object,
+    read_real_or,
+    read_size,
+    read_size_or,
+)
 from outrider.models.dflash.dflash_tensors import CONFIDENCE, MASK_VECTOR
 from outrider.models.draft_model import AuxLayers
 from outrider.models.eagle.head_config import (
@@ -24,13 +30,13 @@ from outrider.models.eagle.head_config import (
     OutputConfig,
 )
 from outrider.models.eagle.head_fields import (
+    dense_layers,
     layer_config,
     made_for,
-    plain_layers,
     read_architectures,
     read_mask_token,
 )
-from outrider.models.model_config import ModelConfig
+from outrider.models.head_target import HeadTargetConfig
 from outrider.ops.attention.attention_rule import WHOLE_TEXT
 
 _ARCHITECTURES: dict[str, tuple[Dialect, Algorithm]] = {
@@ -40,6 +46,8 @@ _ARCHITECTURES: dict[str, tuple[Dialect, Algorithm]] = {
     "DSparkDraftModel": ("SpecForge", "dspark"),
     "DFlashSpeculator": ("speculators", "dflash"),
     "DSparkSpeculator": ("speculators", "dspark"),
+    "DeepseekDFlashDraftModel": ("SpecForge", "dflash"),
+    "K3DSparkModel": ("vLLM", "dspark"),
 }
 _NOT_YET = ("DominoDraftModel",)
 _SPECULATORS: tuple[Algorithm, ...] = ("dflash", "dspark")
@@ -47,11 +55,16 @@ _MOST_SLOTS = 64  # the slots that a slot reads are one 64-bit mask
 # Fields that change what a head computes, and the values that mean nothing special.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "projector_type": (None, "dflash", "dspark"),
+    "draft_shift": (None, 0, False),
+    "dspark_bonus_anchor": (None, False),
+}
+# The same for fields that only DFlash2 heads have.
+_NEUTRAL_BUT_FOR_DFLASH2: dict[str, tuple[object, ...]] = {
     "input_embedding_scale": (None, 1, 1.0),
     "output_multiplier": (None, 1, 1.0),
     "final_logit_softcapping": (None,),
-    "draft_shift": (None, 0, False),
 }
+_SLIDING = "sliding_attention"
 
 
 def is_dflash_config(fields: dict[str, Any]) -> bool:
@@ -59,6 +72,11 @@ def is_dflash_config(fields: dict[str, Any]) -> bool:
     names = (*_ARCHITECTURES, *_NOT_YET)
     is_named = any(name in names for name in read_architectures(fields))
     return is_named or fields.get("speculators_model_type") in _SPECULATORS
+
+
+def read_algorithm(fields: dict[str, Any]) -> Algorithm:
+    """Which of them it is."""
+    return _recognise(fields)[1]
 
 
 def count_drafts(fields: dict[str, Any]) -> int:
@@ -70,23 +88,20 @@ def count_drafts(fields: dict[str, Any]) -> int:
 def parse_dflash(
     fields: dict[str, Any],
     names: Collection[str],  # canonical names of its tensors
-    target: ModelConfig,
+    target: HeadTargetConfig,
 ) -> HeadConfig:
     """The head that a config.json describes."""
     dialect, algorithm = _recognise(fields)
     flat, notes = _flat(fields), list[str]()
-    for key, allowed in _NEUTRAL.items():
-        if flat.get(key) not in allowed:
-            raise ConfigError(
-                f"config.json sets {key} to {flat[key]}, which is not supported; use another head"
-            )
+    _refuse_others(flat, algorithm)
     layers = read_object(fields, "transformer_layer_config") or fields
-    layers = layers | _windows_everywhere(flat, layers)
-    plain = plain_layers(layers, target)
-    causal_layers = _causal_layers(flat, plain.pattern.windows)
+    is_forced = _is_all_windows(flat, layers)
+    layers = layers | _windows(flat, layers, is_forced=is_forced)
+    plain = dense_layers(layers, names, target)
+    causal_layers = _causal_layers(flat, plain.pattern.windows, is_forced=is_forced)
     has_mask_vector = MASK_VECTOR in names
     mask_token = 0 if has_mask_vector else read_mask_token(flat, target.vocab_size)
-    local = _local(flat, plain.block.hidden) if algorithm == "dflash2" else None
+    local = _local(fields, flat, plain.block.hidden) if algorithm == "dflash2" else None
     is_causal = all(causal_layers) and local is None  # convolutions run over whole blocks
     block = _block(
         flat, dialect, algorithm, is_causal=is_causal, mask_token=mask_token, notes=notes
@@ -156,20 +171,43 @@ def _block(
     return DraftBlock(size=size, first=first, is_causal=is_causal, mask_token=mask_token)
 
 
-def _windows_everywhere(flat: dict[str, Any], layers: dict[str, Any]) -> dict[str, Any]:
-    """The fields of layers that `use_swa` changes: all of them have a window."""
-    if not flat.get("use_swa"):
-        return {}
-    types = ["sliding_attention"] * read_size(layers, "num_hidden_layers")
+def _refuse_others(flat: dict[str, Any], algorithm: Algorithm) -> None:
+    """Refuse fields that would change what is computed."""
+    neutral = _NEUTRAL if algorithm == "dflash2" else _NEUTRAL | _NEUTRAL_BUT_FOR_DFLASH2
+    for key, allowed in neutral.items():
+        if flat.get(key) not in allowed:
+            raise ConfigError(
+                f"config.json sets {key} to {flat[key]}, which is not supported; use another head"
+            )
+
+
+def _is_all_windows(flat: dict[str, Any], layers: dict[str, Any]) -> bool:
+    """Whether `use_swa` gives all layers a window: it counts where no layer has the type of one."""
+    return bool(flat.get("use_swa")) and _SLIDING not in read_list(layers, "layer_types")
+
+
+def _windows(flat: dict[str, Any], layers: dict[str, Any], *, is_forced: bool) -> dict[str, Any]:
+    """The fields of layers that `use_swa` and `swa_window_size` change."""
     window = flat.get("swa_window_size") or layers.get("sliding_window")
+    if not is_forced:
+        return {"sliding_window": window}
+    types = [_SLIDING] * read_size(layers, "num_hidden_layers")
     return {"layer_types": types, "sliding_window": window, "use_sliding_window": True}
 
 
-def _causal_layers(flat: dict[str, Any], windows: tuple[int, ...]) -> tuple[bool, ...]:
-    """Layers whose slots read no later slots: all or none by a field, else those with a window."""
+def _causal_layers(
+    flat: dict[str, Any],
+    windows: tuple[int, ...],
+    *,
+    is_forced: bool,  # windows come from `use_swa`
+) -> tuple[bool, ...]:
+    """Layers whose slots read no later slots: all or none by a field, else those with a window.
+
+    The windows of `use_swa` are not causal, as vLLM reads it and MiMo's heads were trained.
+    """
     has_window = tuple(window < WHOLE_TEXT for window in windows)
     keys = ("is_causal", "causal", "causal_head")
-    said = next((bool(flat[key]) for key in keys if key in flat), None)
+    said = next((bool(flat[key]) for key in keys if key in flat), False if is_forced else None)
     if flat.get("sliding_window_non_causal"):  # of speculators
         said = bool(said)
     if said is False and any(has_window):
@@ -181,7 +219,7 @@ def _causal_layers(flat: dict[str, Any], windows: tuple[int, ...]) -> tuple[bool
 
 
 def _aux_states(
-    flat: dict[str, Any], dialect: Dialect, hidden: int, target: ModelConfig
+    flat: dict[str, Any], dialect: Dialect, hidden: int, target: HeadTargetConfig
 ) -> AuxStatesConfig:
     """The layers that the context reads. speculators counts layers before the state, the others
     name the layer that outputs it.
@@ -218,12 +256,17 @@ def _markov(flat: dict[str, Any]) -> MarkovConfig | None:
     return MarkovConfig(rank=read_size(flat, "markov_rank"), is_gated=kind == "gated")
 
 
-def _local(flat: dict[str, Any], hidden: int) -> LocalConfig:
+def _local(fields: dict[str, Any], flat: dict[str, Any], hidden: int) -> LocalConfig:
+    inner = read_object(fields, "dflash_config")  # the fields of a target may lie beside it
+    cap = "final_logit_softcapping"
     local = LocalConfig(
         taps=read_size(flat, "conv_kernel_size", most=_MOST_SLOTS),
         group=read_size(flat, "conv_group_size"),
         rank=read_size(flat, "selector_rank"),
         num_candidates=read_size(flat, "selector_top_k"),
+        embedding_scale=read_real_or(inner, "input_embedding_scale", 1.0),
+        logit_scale=read_real_or(inner, "output_multiplier", 1.0),
+        logit_cap=read_real_or(inner, cap, 0.0) if inner.get(cap) else 0.0,
     )
     if hidden % local.group:
         raise ConfigError(

@@ -26,6 +26,7 @@ class DFlashParts:
 
     embedding: torch.Tensor  # [vocab, width]
     mask: torch.Tensor  # [width] what a mask is embedded as
+    embedding_scale: float  # of both
     project: Rows  # [n, aux] -> [n, width] the context, normalised
     layers: Sequence[NormedHeadLayer]  # norms are for slots: the context is normalised already
     causal_layers: Sequence[bool]  # in which a slot reads no later slots
@@ -37,7 +38,7 @@ class DFlashParts:
     confidence: ConfidenceHead | None
 
 
-class DFlashHead(BlockModel):
+class DFlashHead(BlockModel[KVPool, AttentionBackend]):
     """Every layer reads keys and values of the context, computed from the target's states."""
 
     def __init__(self, facts: ModelFacts, block: DraftBlock, parts: DFlashParts) -> None:
@@ -65,6 +66,8 @@ class DFlashHead(BlockModel):
         anchors = slots.plan.queries.tokens.view(shape)[:, :1]
         masks = parts.mask.expand(shape[0], shape[1] - 1, -1)
         stream = torch.cat([F.embedding(anchors, parts.embedding), masks], dim=1).flatten(0, 1)
+        if parts.embedding_scale != 1.0:
+            stream = stream * parts.embedding_scale
         for each, is_causal in zip(parts.layers, parts.causal_layers, strict=True):
             stream = each(slots.causal if is_causal else slots.plan, stream, kv, attention)
         return parts.norm(stream).view(*shape, -1)

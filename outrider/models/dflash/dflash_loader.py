@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from outrider.models.dflash.dflash_head import DFlashHead, DFlashParts
+from outrider.models.dflash.dflash_head import DFlashHead, DFlashParts, Rows
 from outrider.models.dflash.dflash_tensors import (
     CONFIDENCE,
     MARKOV_FROM,
@@ -57,16 +57,31 @@ def _parts(
     return DFlashParts(
         embedding=embedding,
         mask=builder.read(MASK_VECTOR) if blocks.has_mask_vector else embedding[mask_token],
+        embedding_scale=blocks.local.embedding_scale if blocks.local else 1.0,
         project=lambda states: context_norm(fc(states)),
         layers=layers,
         causal_layers=blocks.causal_layers,
         norm=builder.norm("norm.weight"),
-        score=builder.score(),
+        score=_score(blocks, builder),
         target_ids=builder.target_ids(),
         num_candidates=blocks.local.num_candidates if blocks.local else None,
         markov=_markov(blocks, builder),
         confidence=_confidence(blocks, tensors, embedding.device),
     )
+
+
+def _score(blocks: BlockHeadConfig, builder: HeadBuilder) -> Rows:
+    """Logits by slot alone. A DFlash2 head may scale them, and bound them after that."""
+    score, local = builder.score(), blocks.local
+    if local is None or (local.logit_scale, local.logit_cap) == (1.0, 0.0):
+        return score
+    scale, cap = local.logit_scale, local.logit_cap
+
+    def scaled(states: torch.Tensor) -> torch.Tensor:
+        logits = score(states) * scale
+        return torch.tanh(logits / cap) * cap if cap else logits
+
+    return scaled
 
 
 def _convs(blocks: BlockHeadConfig, builder: HeadBuilder, layer: int) -> SlotConvs | None:

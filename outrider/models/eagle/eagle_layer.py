@@ -7,7 +7,7 @@ import torch
 
 from outrider.kv.kv_pool import KVPool
 from outrider.models.decoder import AuxStates, LayerStack
-from outrider.models.layers.attention_layer import AttentionStep, Projection, pad_rows
+from outrider.models.layers.attention_layer import AttentionStep, KVWriter, pad_rows
 from outrider.models.layers.mlp import FeedStep
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.ops.linear.linear import Linear
@@ -22,7 +22,7 @@ class HeadLayer:
 
     rotary: RotaryEmbedding
     stack: LayerStack  # the layer
-    kv: Projection  # of its keys and values alone, for tokens whose own output is not needed
+    kv: KVWriter  # for tokens whose own output is not needed
     index: int  # of its KV in the pool
     min_rows: int  # with fewer rows its projections are slower
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from outrider.models.block_model import DraftBlock
 from outrider.models.draft_model import AuxLayers
-from outrider.models.model_config import AttentionConfig, BlockConfig
+from outrider.models.model_config import AnyAttention, AttentionConfig, BlockConfig
 from outrider.models.rope_config import RopeConfig
 
 Algorithm = Literal["eagle", "eagle3", "peagle", "dflash", "dflash2", "dspark"]
@@ -44,12 +44,18 @@ class HeadLayerConfig:
     """The decoder layers of a head."""
 
     block: BlockConfig
-    attention: AttentionConfig
+    attention: AnyAttention
     rope: RopeConfig
     windows: tuple[int, ...]  # the sliding window of each layer, or WHOLE_TEXT
     biased: tuple[str, ...]  # attention projections with a bias
     has_head_norm: bool  # queries and keys are normalised per head before rotation
     is_residual_normed: bool  # the residual is the normalised state, not the state
+
+    @property
+    def plain_attention(self) -> AttentionConfig:
+        """The attention of a head with keys and values."""
+        assert isinstance(self.attention, AttentionConfig), "refused for heads with latents"
+        return self.attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +91,9 @@ class LocalConfig:
     group: int  # channels that share what a kernel has of its slot
     rank: int  # of what the token before adds to the logits
     num_candidates: int  # best tokens of a slot that are drafted at all
+    embedding_scale: float  # of slots
+    logit_scale: float  # of slots alone, before the token before adds to them
+    logit_cap: float  # likewise, after the scale; 0: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,9 @@ from outrider.models.eagle.head_config import (
     OutputConfig,
 )
 from outrider.models.eagle.head_fields import (
+    dense_layers,
     layer_config,
     made_for,
-    plain_layers,
     read_architectures,
 )
 from outrider.models.eagle.peagle_fields import (
@@ -27,8 +27,8 @@ from outrider.models.eagle.peagle_fields import (
     peagle_blocks,
     peagle_dialect,
 )
+from outrider.models.head_target import HeadTargetConfig
 from outrider.models.medusa.medusa_fields import is_medusa_config
-from outrider.models.model_config import ModelConfig
 from outrider.models.registry import FAMILIES
 
 _ARCHITECTURES: dict[str, tuple[Dialect, Algorithm]] = {
@@ -37,6 +37,9 @@ _ARCHITECTURES: dict[str, tuple[Dialect, Algorithm]] = {
     "LlamaForCausalLMEagle3": ("SGLang", "eagle3"),
     "EagleLlamaForCausalLM": ("vLLM", "eagle"),
     "Eagle3LlamaForCausalLM": ("vLLM", "eagle3"),
+    "Eagle3DeepseekV2ForCausalLM": ("vLLM", "eagle3"),
+    "Eagle3DeepseekV3ForCausalLM": ("vLLM", "eagle3"),
+    "DeepseekV3ForCausalLMEagle3": ("SGLang", "eagle3"),
 }
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -44,14 +47,14 @@ _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 def parse_head(
     fields: dict[str, Any],
     names: Collection[str],  # canonical names of its tensors
-    target: ModelConfig,
+    target: HeadTargetConfig,
 ) -> HeadConfig:
     """The head that a config.json describes. Missing fields follow from tensors and target."""
     if is_dflash_config(fields):
         return parse_dflash(fields, names, target)
     dialect, algorithm = _recognise(fields, names)
     layer_fields = _layer_fields(fields, dialect)
-    plain = plain_layers(layer_fields, target)
+    plain = dense_layers(layer_fields, names, target)
     notes: list[str] = []
     if algorithm == "eagle":
         aux = _final_state(plain.block.hidden, has_bias=_has_bias(fields, names))
@@ -135,7 +138,7 @@ def _final_state(target_hidden: int, *, has_bias: bool) -> AuxStatesConfig:
 
 
 def _aux_states(
-    fields: dict[str, Any], hidden: int, target: ModelConfig, notes: list[str]
+    fields: dict[str, Any], hidden: int, target: HeadTargetConfig, notes: list[str]
 ) -> AuxStatesConfig:
     """The aux states of EAGLE-3. Their width follows from the config, never from a tensor."""
     target_hidden = read_size_or(fields, "target_hidden_size", hidden)
@@ -167,7 +170,7 @@ def _aux_norm(fields: dict[str, Any], nested: dict[str, Any]) -> AuxNorm:
 
 
 def _capture_layers(
-    fields: dict[str, Any], nested: dict[str, Any], target: ModelConfig, notes: list[str]
+    fields: dict[str, Any], nested: dict[str, Any], target: HeadTargetConfig, notes: list[str]
 ) -> tuple[int, ...]:
     """The numbers of layers after which the target's states are read.
 

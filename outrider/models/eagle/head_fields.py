@@ -6,11 +6,26 @@ from typing import Any
 from outrider.errors import ConfigError
 from outrider.models.config_fields import read_object, read_size
 from outrider.models.eagle.head_config import HeadLayerConfig
-from outrider.models.model_config import ModelConfig, parse_config
+from outrider.models.family import Family
+from outrider.models.head_target import HeadTargetConfig
+from outrider.models.latent_tensors import KV_A
+from outrider.models.model_config import LatentConfig, ModelConfig, parse_config, parse_decoder
 
 _QKV = ("q_proj", "k_proj", "v_proj")
 # One token, by the names of several projects.
-_MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id")
+_MASK_KEYS = ("mask_token_id", "pard_token", "ptd_token_id", "dspark_noise_token_id")
+# Architectures whose layers have latents (MLA). Other heads may have them, too.
+_LATENT_ARCHITECTURES = (
+    "Eagle3DeepseekV2ForCausalLM",
+    "Eagle3DeepseekV3ForCausalLM",
+    "DeepseekV3ForCausalLMEagle3",
+    "DeepseekDFlashDraftModel",
+    "K3DSparkModel",
+)
+# Fields that change what such layers compute.
+_NO_LATENT_OPTIONS = ("mla_use_nope", "mla_use_output_gate", "mla_use_qk_norm")
+# A decoder with latents whose layers are all dense, whatever its config says of experts.
+_LATENT_LAYERS = Family(name="heads with latents", has_latents=True)
 
 
 def read_architectures(fields: dict[str, Any]) -> list[str]:
@@ -42,14 +57,35 @@ def read_mask_token(fields: dict[str, Any], vocab: int) -> int:
     return token
 
 
-def plain_layers(fields: dict[str, Any], target: ModelConfig) -> ModelConfig:
-    """The decoder layers, read as those of a Llama. Other fields of heads are read elsewhere."""
-    default = {"max_position_embeddings": target.max_context, "vocab_size": target.vocab_size}
-    as_llama = {"architectures": ["LlamaForCausalLM"], "attention_bias": False}
-    plain = parse_config(default | fields | as_llama | _windows(fields))
+def dense_layers(
+    fields: dict[str, Any],
+    names: Collection[str],  # canonical names of the tensors
+    target: HeadTargetConfig,
+) -> ModelConfig:
+    """The decoder layers: those of a Llama, perhaps with latents instead of keys and values.
+
+    Other fields of heads are read elsewhere.
+    """
     if fields.get("logit_scale") not in (None, 1, 1.0):
         raise ConfigError("config.json sets logit_scale, which is not supported; use another head")
-    return plain
+    default = {"max_position_embeddings": target.max_context, "vocab_size": target.vocab_size}
+    if _has_latents(fields, names):
+        return _latent_layers(default | fields)
+    as_llama = {"architectures": ["LlamaForCausalLM"], "attention_bias": False}
+    return parse_config(default | fields | as_llama | _windows(fields))
+
+
+def _has_latents(fields: dict[str, Any], names: Collection[str]) -> bool:
+    """By the architecture or the tensors: configs that copy the target's may have other sizes."""
+    is_named = any(name in _LATENT_ARCHITECTURES for name in read_architectures(fields))
+    return is_named or any(name.endswith(KV_A) for name in names)
+
+
+def _latent_layers(fields: dict[str, Any]) -> ModelConfig:
+    for key in _NO_LATENT_OPTIONS:
+        if fields.get(key):
+            raise ConfigError(f"config.json sets {key}, which is not supported; use another head")
+    return parse_decoder(fields | _windows(fields), _LATENT_LAYERS)  # refuses windows
 
 
 def _windows(fields: dict[str, Any]) -> dict[str, Any]:
@@ -70,11 +106,12 @@ def layer_config(
     """What every decoder layer of a head is like."""
     return HeadLayerConfig(
         block=plain.block,
-        attention=plain.plain_attention,
+        attention=plain.attention,
         rope=plain.rope,
         windows=plain.pattern.windows,
         biased=_biased(fields),
-        has_head_norm=any(name.endswith(("q_norm.weight", "k_norm.weight")) for name in names),
+        has_head_norm=not isinstance(plain.attention, LatentConfig)
+        and any(name.endswith(("q_norm.weight", "k_norm.weight")) for name in names),
         is_residual_normed=is_residual_normed,
     )
 

@@ -1,14 +1,15 @@
 """Builds a draft head from its folder. Refuses every head that `inspect_head` refuses."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
-from outrider.models.block_model import BlockModel
-from outrider.models.decoder import Decoder
+from outrider.models.adapters.adapted_head import AdaptedHead
+from outrider.models.block_model import AnyBlockModel
 from outrider.models.dflash.dflash_loader import build_dflash
 from outrider.models.draft_model import AnyDraftModel, ModelFacts
 from outrider.models.eagle.eagle import EagleHead, EagleParts
@@ -18,18 +19,19 @@ from outrider.models.eagle.head_config import BlockHeadConfig, HeadConfig
 from outrider.models.eagle.head_tensors import LAYER, MASK_STATE
 from outrider.models.eagle.inspect_head import open_head
 from outrider.models.eagle.peagle import PEagleHead
+from outrider.models.head_target import HeadTarget
 from outrider.ops.linear.choose_linear import WeightType
 
 
 def load_head(
     folder: Path,
     *,
-    target: Decoder,
+    target: HeadTarget,
     target_folder: Path,
     dtype: WeightType,
     device: torch.device,
     arithmetic: Arithmetic = "fast",
-) -> AnyDraftModel | BlockModel:
+) -> AnyDraftModel | AnyBlockModel:
     """The head in a folder, for a target. It may share weights of the target."""
     head = open_head(folder, target.config, target_folder)
     problems, config = head.report.problems, head.report.config
@@ -51,7 +53,7 @@ def load_head(
 def build_head(
     config: HeadConfig,
     tensors: Mapping[str, torch.Tensor],  # by canonical name
-    target: Decoder,
+    target: HeadTarget,
     *,
     dtype: WeightType,
     device: torch.device,
@@ -70,6 +72,15 @@ def build_head(
         # The KV of later layers depends on the first: a catch-up runs all layers.
         begins_with_forward=config.num_layers == 1,
     )
+    bank = builder.reserve_adapters()
+    if bank is None:
+        return _eagle_head(config, facts, builder)
+    return AdaptedHead(_eagle_head(config, replace(facts, has_adapters=True), builder), bank)
+
+
+def _eagle_head(
+    config: HeadConfig, facts: ModelFacts, builder: HeadBuilder
+) -> EagleHead | Eagle3Head:
     if config.origin.algorithm == "eagle":
         return EagleHead(facts, _eagle_parts(config, builder), builder.later_layers())
     return Eagle3Head(facts, _eagle3_parts(config, builder), builder.later_layers())

@@ -1,12 +1,14 @@
 """The tensors of a head: canonical names for all dialects, and their shapes."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from outrider.models.dflash.dflash_tensors import block_shapes
-from outrider.models.eagle.head_config import BlockHeadConfig, HeadConfig
+from outrider.models.eagle.head_config import BlockHeadConfig, HeadConfig, HeadLayerConfig
+from outrider.models.latent_tensors import latent_shapes
+from outrider.models.model_config import LatentConfig
 
 EMBEDDING = "embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -19,11 +21,14 @@ MAPS = (TO_TARGET, TO_DRAFT, TOKEN_MAP)  # integers and booleans; all else is fl
 
 _PREFIX = re.compile(r"^(?:draft_model\.|model\.)+")
 _IGNORED = re.compile(r"(?:^|\.)rotary_emb\.|^verifier_")
-_OLD_STEMS = {
+_OTHER_STEMS = {
     "logit_head": "markov_head",
     "aux_norm_low": "fc_norm.0",
     "aux_norm_mid": "fc_norm.1",
     "aux_norm_high": "fc_norm.2",
+    "context_proj": "fc",
+    "context_norm": "hidden_norm",
+    "final_norm": "norm",
 }
 
 Shape = tuple[int, ...]
@@ -52,7 +57,18 @@ def canonical_head(name: str) -> str:
     if name.startswith("midlayer."):
         return LAYER + name.removeprefix("midlayer.")
     stem, dot, rest = name.partition(".")
-    return _OLD_STEMS.get(stem, stem) + dot + rest
+    return _OTHER_STEMS.get(stem, stem) + dot + rest
+
+
+class HeadAdapterNames:
+    """The modules of an adapter of a head, in any dialect (`AdapterNames`)."""
+
+    def as_found(self, stored: Collection[str], /) -> "HeadAdapterNames":
+        del stored
+        return self
+
+    def our_name(self, stored: str, /) -> str:
+        return canonical_head(stored)
 
 
 def canonical_tensors(
@@ -120,24 +136,34 @@ def _block_head(config: HeadConfig, blocks: BlockHeadConfig) -> dict[str, Shape]
 
 def _layer_shapes(config: HeadConfig, prefix: str, *, read: int) -> dict[str, Shape]:
     """Attention, MLP and the norm between them: the same for all heads."""
-    layer, width = config.layer, config.width
-    heads, wide = layer.attention, layer.block.intermediate
-    query, key = heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim
+    width, wide = config.width, config.layer.block.intermediate
+    attention = _attention_shapes(config.layer, read=read, width=width)
     shapes: dict[str, Shape] = {
-        "self_attn.q_proj.weight": (query, read),
-        "self_attn.k_proj.weight": (key, read),
-        "self_attn.v_proj.weight": (key, read),
-        "self_attn.o_proj.weight": (width, query),
+        **{f"self_attn.{name}": shape for name, shape in attention.items()},
         "mlp.gate_proj.weight": (wide, width),
         "mlp.up_proj.weight": (wide, width),
         "mlp.down_proj.weight": (width, wide),
         "post_attention_layernorm.weight": (width,),
     }
-    for name in layer.biased:
-        shapes[f"self_attn.{name}.bias"] = shapes[f"self_attn.{name}.weight"][:1]
-    if layer.has_head_norm:
-        shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (heads.head_dim,)
     return {prefix + name: shape for name, shape in shapes.items()}
+
+
+def _attention_shapes(layer: HeadLayerConfig, *, read: int, width: int) -> dict[str, Shape]:
+    heads = layer.attention
+    if isinstance(heads, LatentConfig):
+        return dict(latent_shapes(heads, read=read, hidden=width))
+    query, key = heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim
+    shapes: dict[str, Shape] = {
+        "q_proj.weight": (query, read),
+        "k_proj.weight": (key, read),
+        "v_proj.weight": (key, read),
+        "o_proj.weight": (width, query),
+    }
+    for name in layer.biased:
+        shapes[f"{name}.bias"] = shapes[f"{name}.weight"][:1]
+    if layer.has_head_norm:
+        shapes["q_norm.weight"] = shapes["k_norm.weight"] = (heads.head_dim,)
+    return shapes
 
 
 def _own_shapes(config: HeadConfig) -> dict[str, Shape]:

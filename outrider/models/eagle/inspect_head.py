@@ -22,7 +22,8 @@ from outrider.models.eagle.head_tensors import (
 )
 from outrider.models.eagle.head_weights import read_tensors
 from outrider.models.eagle.token_map import token_map_faults
-from outrider.models.model_config import ModelConfig
+from outrider.models.head_target import HeadTargetConfig
+from outrider.models.model_config import LatentConfig
 from outrider.models.rope_config import RopeConfig
 from outrider.models.same_vocabulary import TokenizerAgreement, compare_tokenizers
 from outrider.ops.attention.attention_rule import WHOLE_TEXT
@@ -95,12 +96,12 @@ def is_head(folder: Path) -> bool:
     return "fc.weight" in tensors  # SafeAILab heads name the target's architecture
 
 
-def inspect_head(folder: Path, target: ModelConfig, target_folder: Path) -> HeadReport:
+def inspect_head(folder: Path, target: HeadTargetConfig, target_folder: Path) -> HeadReport:
     """The report on a head. A bad head gives problems, not an exception."""
     return open_head(folder, target, target_folder).report
 
 
-def open_head(folder: Path, target: ModelConfig, target_folder: Path) -> OpenHead:
+def open_head(folder: Path, target: HeadTargetConfig, target_folder: Path) -> OpenHead:
     """The report on a head together with its tensors."""
     try:
         tensors, twice = canonical_tensors(read_tensors(folder) | read_mask_vector(folder))
@@ -109,7 +110,7 @@ def open_head(folder: Path, target: ModelConfig, target_folder: Path) -> OpenHea
         tokenizer = compare_tokenizers(folder, target_folder)
     except ConfigError as error:
         return OpenHead(report=unknown_head(str(error)), tensors={})
-    expected = expected_tensors(config, target_hidden=target.block.hidden)
+    expected = expected_tensors(config, target_hidden=target.hidden)
     faults = tensor_faults(tensors, expected)
     problems = [
         *spelled_twice(twice),
@@ -134,14 +135,6 @@ def _flat_mask(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     if MASK_STATE not in tensors:
         return tensors
     return tensors | {MASK_STATE: tensors[MASK_STATE].flatten()}
-
-
-def needs_one_stream(folder: Path) -> str:
-    """The message for a head with a target that has several residual streams."""
-    return (
-        f"{folder}: a draft head reads one residual stream, and this target has several; use "
-        "--draft mtp, ngram or a whole model"
-    )
 
 
 def unknown_head(problem: str) -> HeadReport:
@@ -188,9 +181,9 @@ def is_about_maps(faults: TensorFaults) -> bool:
     return any(fault.startswith(MAPS) for fault in (*faults.missing, *faults.mis_shaped))
 
 
-def _misfits(config: HeadConfig, target: ModelConfig) -> Iterator[str]:
+def _misfits(config: HeadConfig, target: HeadTargetConfig) -> Iterator[str]:
     """Why a complete head does not fit this target."""
-    aux, hidden = config.aux, target.block.hidden
+    aux, hidden = config.aux, target.hidden
     if aux.target_hidden != hidden:
         yield (
             f"the head reads states of width {aux.target_hidden}, the target's have {hidden}; "
@@ -214,10 +207,12 @@ def _misfits(config: HeadConfig, target: ModelConfig) -> Iterator[str]:
 
 
 def _facts(
-    config: HeadConfig, target: ModelConfig, tokenizer: TokenizerAgreement
+    config: HeadConfig, target: HeadTargetConfig, tokenizer: TokenizerAgreement
 ) -> Iterator[tuple[str, str]]:
     aux, output, origin = config.aux, config.output, config.origin
     layers = f"after {_listed(aux.aux_layers.layers)} of {target.num_layers} layers"
+    if target.num_streams > 1:
+        layers += f", mean of {target.num_streams} residual streams"
     num_states = len(aux.aux_layers.layers) + aux.aux_layers.final
     yield "dialect", origin.dialect
     yield "algorithm", _ALGORITHMS[origin.algorithm]
@@ -247,6 +242,7 @@ def _facts(
 
 def _variant(config: HeadConfig) -> str:
     flags = {
+        "latents (MLA)": isinstance(config.layer.attention, LatentConfig),
         "norm_before_fc": config.aux.norm == "joint",
         "fc_norm": config.aux.norm == "each",
         "norm_before_residual": config.layer.is_residual_normed,
@@ -284,7 +280,7 @@ def _slots_read(causal_layers: tuple[bool, ...]) -> str:
 
 
 def _notes(
-    config: HeadConfig, target: ModelConfig, tensors: Mapping[str, torch.Tensor]
+    config: HeadConfig, target: HeadTargetConfig, tensors: Mapping[str, torch.Tensor]
 ) -> Iterator[str]:
     """Unusual settings that are not problems."""
     if config.layer.rope != target.rope:
@@ -301,7 +297,10 @@ def _notes(
 
 def _rope(rope: RopeConfig) -> str:
     scaling = type(rope.scaling).__name__.removesuffix("Scaling").lower()
-    return f"theta {rope.theta:g}" + (f", {scaling} scaling" if scaling != "no" else "")
+    parts = [f"theta {rope.theta:g}"]
+    parts += [f"{scaling} scaling"] if scaling != "no" else []
+    parts += ["pairs side by side"] if rope.is_interleaved else []
+    return ", ".join(parts)
 
 
 def _listed(layers: Iterable[int]) -> str:

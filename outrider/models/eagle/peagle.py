@@ -13,7 +13,7 @@ from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import StepPlan
 
 
-class PEagleHead(BlockModel):
+class PEagleHead(BlockModel[KVPool, AttentionBackend]):
     """The first layer reads tokens and states as EAGLE-3 does; later layers are plain ones.
 
     A mask has an embedding, as a token has, and all masks share one state that was trained.

@@ -7,8 +7,10 @@ from outrider.models.block_model import DraftBlock
 from outrider.models.config_fields import read_list, read_object, read_size_or
 from outrider.models.eagle.head_config import BlockHeadConfig, Dialect
 from outrider.models.eagle.head_fields import names_a_mask, read_architectures, read_mask_token
+from outrider.models.head_target import HeadTargetConfig
 from outrider.models.model_config import ModelConfig
 
+SPECULATIVE_TOKENS = "speculative_tokens"
 _SPECULATORS = "peagle"
 _ARCHITECTURES: dict[str, Dialect] = {
     "PEagleDraftModel": "SpecForge",
@@ -32,14 +34,15 @@ def peagle_dialect(fields: dict[str, Any]) -> Dialect:
 
 
 def usual_drafts(fields: dict[str, Any]) -> int:
-    """How deep such a head drafts unless sizes are given. Only speculators writes it down."""
+    """How deep such a head drafts unless sizes are given. Only speculators and we write it down."""
     methods = read_list(read_object(fields, "speculators_config"), "proposal_methods")
     first = methods[0] if methods and isinstance(methods[0], dict) else {}
-    return min(read_size_or(first, "speculative_tokens", _USUAL_DRAFTS), MAX_NODES - 1)
+    ours = read_size_or(fields, SPECULATIVE_TOKENS, _USUAL_DRAFTS)
+    return min(read_size_or(first, SPECULATIVE_TOKENS, ours), MAX_NODES - 1)
 
 
 def peagle_blocks(
-    fields: dict[str, Any], plain: ModelConfig, target: ModelConfig
+    fields: dict[str, Any], plain: ModelConfig, target: HeadTargetConfig
 ) -> BlockHeadConfig:
     """What such a head has besides an EAGLE-3 head. It takes any number of masks."""
     return BlockHeadConfig(

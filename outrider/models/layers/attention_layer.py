@@ -17,6 +17,8 @@ from outrider.ops.norm_rope.rotary import Rotation, rotate_and_store
 from outrider.step.attention_backend import AttentionBackend
 from outrider.step.plan import AttentionPlan
 
+NO_FACTORS = torch.empty(0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionStep:
@@ -26,6 +28,19 @@ class AttentionStep:
     slots: torch.Tensor  # [num_query] where the KV of each query token is written
     backend: AttentionBackend
     plan: AttentionPlan  # the backend's part of the step's plan
+    # [num_query] float32 of queries, in layers whose scores grow with the position; [0] in others
+    query_factors: torch.Tensor = NO_FACTORS
+
+    def placed(self) -> "AttentionStep":
+        """The step with the slots that the backend wants: those of the plan, or its own."""
+        slots = self.backend.write_slots(self.plan, self.slots)
+        return self if slots is self.slots else replace(self, slots=slots)
+
+    def grown(self, queries: torch.Tensor) -> torch.Tensor:  # [num_query, heads, head_dim] both
+        """The queries times their factors."""
+        if not self.query_factors.numel():
+            return queries
+        return (queries * self.query_factors[:, None, None]).to(queries.dtype)
 
 
 class Attention(Protocol):
@@ -40,7 +55,10 @@ class Attention(Protocol):
     ) -> torch.Tensor: ...  # [n, hidden]
 
     def write_kv(self, x: torch.Tensor, layer: Any, step: AttentionStep) -> None:
-        """Write what a call would write, for query tokens whose own output is not needed."""
+        """Write what a call would write, for query tokens whose own output is not needed.
+
+        To the slots of the plan: the part of the backend is not filled where nothing attends.
+        """
         ...
 
 
@@ -56,6 +74,17 @@ class Projection(Protocol):
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         step: AttentionStep,
     ) -> tuple[torch.Tensor, torch.Tensor]: ...  # [num_query, heads, head_dim] both
+
+
+class KVWriter(Protocol):
+    """Writes what a layer stores of query tokens. What it returns is not needed."""
+
+    def __call__(
+        self,
+        x: torch.Tensor,  # [n, hidden]; n is num_query or more
+        layer: torch.Tensor,  # [pages, page_size, vectors, width]
+        step: AttentionStep,
+    ) -> object: ...
 
 
 class SplitProjection:
@@ -135,9 +164,11 @@ class SelfAttention:
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
+        step = step.placed()
         scales = self._kv_scales if is_narrow(layer) else NO_SCALES
         queries, gates = project_and_store(self.project, x, layer, step, scales)
-        read = step.backend.run(scales.of_queries(queries), layer, step.plan, self.rule)
+        queries = scales.of_queries(step.grown(queries))
+        read = step.backend.run(queries, layer, step.plan, self.rule)
         out = self.gate(scales.of_read(read), gates)
         return self.output.plus(pad_rows(out.flatten(1), x.shape[0]), residual)
 

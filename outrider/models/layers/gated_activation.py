@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from outrider.models.registry import Activation
+from outrider.models.family import Activation
 from outrider.ops.fixed_activations import gelu_tanh, sigmoid
 from outrider.ops.linear.linear import FixedLinear, Linear, StreamedLinear
 from outrider.ops.linear.quantised_linear import QuantisedLinear

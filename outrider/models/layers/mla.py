@@ -82,7 +82,7 @@ class LatentAttention:
         layer: torch.Tensor,  # [pages, page_size, 1, latent + rope]
         step: AttentionStep,
     ) -> torch.Tensor:  # [n, hidden]
-        config, num_query = self._config, step.slots.shape[0]
+        config, num_query, step = self._config, step.slots.shape[0], step.placed()
         low = self._down(x)
         queries = self._queries(low[:, : -config.width])[:num_query]
         self._store(low, layer, step)
@@ -99,6 +99,24 @@ class LatentAttention:
     def _store(self, low: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
         """Write the latents and rotated keys, the last channels of the first projection."""
         latents = low[: step.slots.shape[0], -self._config.width :]
+        store_latents(latents, step.rotation, self._norm, layer, step.slots)
+
+
+class LatentWriter:
+    """Writes the latents of tokens whose own output is not needed."""
+
+    def __init__(
+        self,
+        *,
+        project: Linear,  # [hidden -> latent + rope]
+        norm: Norm,  # of the latent
+    ) -> None:
+        self.min_rows = project.min_rows
+        self._project = project
+        self._norm = norm
+
+    def __call__(self, x: torch.Tensor, layer: torch.Tensor, step: AttentionStep) -> None:
+        latents = self._project(x)[: step.slots.shape[0]]
         store_latents(latents, step.rotation, self._norm, layer, step.slots)
 
 

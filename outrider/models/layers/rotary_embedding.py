@@ -4,9 +4,16 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 
 from outrider.models.rope_config import RopeConfig
-from outrider.models.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
+from outrider.models.rope_scaling import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RopeScaling,
+    YarnScaling,
+)
 from outrider.ops.norm_rope.rotary import RotaryFrequencies, Rotation, rotation_at
 
 
@@ -29,9 +36,10 @@ class RotaryEmbedding:
             dtype=dtype,
         )
 
-        sections = torch.tensor(config.sections, dtype=torch.int64)
-        axes = torch.arange(len(sections)).repeat_interleave(sections)
-        self._axes = axes.repeat(2).to(device)  # [head_dim] of each channel; [0]: there is one
+        self._axes = torch.empty(0, dtype=torch.int64)  # [head_dim] of each channel, if there are
+        if config.sections:  # those of channels that are not rotated do not matter
+            axes = F.pad(torch.tensor(config.axes(rotated // 2)), (0, (head_dim - rotated) // 2))
+            self._axes = axes.repeat(2).to(device)
 
     def at(self, positions: torch.Tensor) -> Rotation:  # [num_query], or [3, num_query]
         """The rotation of every query token of a step.
@@ -76,13 +84,17 @@ def scaled_frequencies(config: RopeConfig, head_dim: int) -> torch.Tensor:  # [h
             return _blend(
                 frequencies, scaling.factor, unscaled=_yarn_share(scaling, config, head_dim)
             )
+        case LongRopeScaling() as scaling:
+            return 1.0 / (torch.tensor(scaling.factors) * config.theta**exponents)
         case _:
             return frequencies
 
 
 def attention_factor(scaling: RopeScaling) -> float:
     """The factor by which rotated queries and keys are scaled."""
-    return scaling.attention_factor if isinstance(scaling, YarnScaling) else 1.0
+    if isinstance(scaling, YarnScaling | LongRopeScaling):
+        return scaling.attention_factor
+    return 1.0
 
 
 def _blend(frequencies: torch.Tensor, factor: float, *, unscaled: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from outrider.models.eagle.inspect_head import (
     tensor_faults,
     unknown_head,
 )
+from outrider.models.head_target import HeadTargetConfig
 from outrider.models.medusa.medusa_fields import MedusaConfig, is_medusa_config, parse_medusa
 from outrider.models.medusa.medusa_tensors import (
     canonical_medusa,
@@ -25,7 +26,6 @@ from outrider.models.medusa.medusa_tensors import (
     expected_medusa,
     split_heads,
 )
-from outrider.models.model_config import ModelConfig
 from outrider.models.same_vocabulary import TokenizerAgreement, compare_tokenizers
 
 
@@ -46,12 +46,12 @@ def is_medusa(folder: Path) -> bool:
         return False
 
 
-def inspect_medusa(folder: Path, target: ModelConfig, target_folder: Path) -> HeadReport:
+def inspect_medusa(folder: Path, target: HeadTargetConfig, target_folder: Path) -> HeadReport:
     """The report on the heads in a folder. Bad heads give problems, not an exception."""
     return open_medusa(folder, target, target_folder).report
 
 
-def open_medusa(folder: Path, target: ModelConfig, target_folder: Path) -> OpenMedusa:
+def open_medusa(folder: Path, target: HeadTargetConfig, target_folder: Path) -> OpenMedusa:
     """The report on the heads in a folder together with their tensors."""
     try:
         found, twice = canonical_tensors(read_tensors(folder), canonical_medusa)
@@ -61,7 +61,7 @@ def open_medusa(folder: Path, target: ModelConfig, target_folder: Path) -> OpenM
     except ConfigError as error:
         return OpenMedusa(report=unknown_head(str(error)), config=UnknownHead(), tensors={})
     tensors, num_stored = split_heads(stored, config.num_heads)
-    hidden, vocab = target.block.hidden, target.vocab_size
+    hidden, vocab = target.hidden, target.vocab_size
     faults = tensor_faults(tensors, expected_medusa(config, hidden=hidden, vocab=vocab))
     problems = [
         *spelled_twice(twice),
@@ -90,7 +90,7 @@ def _map_faults(tensors: Mapping[str, torch.Tensor], vocab: int) -> Iterator[str
 
 
 def _facts(
-    config: MedusaConfig, target: ModelConfig, tokenizer: TokenizerAgreement
+    config: MedusaConfig, target: HeadTargetConfig, tokenizer: TokenizerAgreement
 ) -> Iterator[tuple[str, str]]:
     yield "dialect", config.dialect
     yield "algorithm", "Medusa"

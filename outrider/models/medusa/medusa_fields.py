@@ -7,7 +7,7 @@ from typing import Any
 from outrider.config.draft_config import MAX_NODES
 from outrider.models.config_fields import read_size, read_size_or
 from outrider.models.eagle.head_fields import read_architectures
-from outrider.models.model_config import ModelConfig
+from outrider.models.head_target import HeadTargetConfig
 
 _AUTHORS_HEADS = "medusa_num_heads"  # the name in the authors' configs
 _VLLM_HEADS = "num_heads"
@@ -39,7 +39,7 @@ def count_heads(fields: dict[str, Any]) -> int:
 def parse_medusa(
     fields: dict[str, Any],
     names: Collection[str],  # canonical names of the tensors
-    target: ModelConfig,
+    target: HeadTargetConfig,
 ) -> MedusaConfig:
     """The heads that a config.json describes. The authors' says no sizes: they are the target's."""
     is_authors = _AUTHORS_HEADS in fields

@@ -16,7 +16,7 @@ from outrider.step.plan import StepPlan
 Score = Callable[[torch.Tensor], torch.Tensor]  # [n, width] -> [n, draft_vocab]
 
 
-class MedusaHeads(BlockModel):
+class MedusaHeads(BlockModel[KVPool, AttentionBackend]):
     """A slot is a head. No slot reads tokens or other slots, so there is no KV."""
 
     def __init__(

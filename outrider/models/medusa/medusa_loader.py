@@ -7,23 +7,26 @@ import torch
 
 from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
-from outrider.models.decoder import Decoder
 from outrider.models.draft_model import AuxLayers, ModelFacts
 from outrider.models.eagle.eagle_layer import apply_padded
 from outrider.models.eagle.head_tensors import TOKEN_MAP
+from outrider.models.head_target import HeadTarget
 from outrider.models.medusa.inspect_medusa import OpenMedusa, open_medusa
 from outrider.models.medusa.medusa_fields import MedusaConfig
 from outrider.models.medusa.medusa_heads import MedusaHeads, Score
 from outrider.models.medusa.medusa_tensors import block_name, score_name
+from outrider.models.model_config import AttentionConfig
 from outrider.ops.linear.choose_linear import WeightType, choose_linear
 from outrider.ops.linear.linear import BiasedLinear, Linear
 from outrider.ops.sampling.widen_logits import widen_logits
+
+_NO_ATTENTION = AttentionConfig(heads=1, kv_heads=1, head_dim=2)  # of no layers
 
 
 def load_medusa(
     folder: Path,
     *,
-    target: Decoder,
+    target: HeadTarget,
     target_folder: Path,
     dtype: WeightType,
     arithmetic: Arithmetic = "fast",
@@ -43,7 +46,7 @@ class _Builder:
         self,
         opened: OpenMedusa,
         config: MedusaConfig,
-        target: Decoder,
+        target: HeadTarget,
         dtype: WeightType,
         arithmetic: Arithmetic,
     ) -> None:
@@ -58,10 +61,10 @@ class _Builder:
         config, target = self._config, self._target
         facts = ModelFacts(
             aux_layers=AuxLayers(final=True),
-            width=target.config.block.hidden,
+            width=target.config.hidden,
             lead=0,
             num_layers=0,
-            attention=target.share.attention,
+            attention=_NO_ATTENTION,
             begins_with_forward=True,
         )
         heads, blocks = range(config.num_heads), range(config.num_blocks)

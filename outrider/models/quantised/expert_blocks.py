@@ -10,24 +10,38 @@ import torch
 
 from outrider.errors import ConfigError
 from outrider.models.paired_experts import gates_first
-from outrider.models.quantised.find_packed import PackedWeight
-from outrider.models.quantised.packed_weights import NibbleForm
+from outrider.models.quantised.find_packed import PackedWeight, check_announced, check_type
+from outrider.models.quantised.nibble_form import MXFP4_GROUP, NibbleForm
+from outrider.models.quantised.quantisation import Quantisation
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
+_BYTES = ("U8",)
 _GATE_UP = "gate_up_proj"
-_NUM_AXES = {_BLOCKS: 4, _SCALES: 3}  # experts, rows, blocks, bytes of a block
+_BLOCK_BYTES = MXFP4_GROUP // 2
 
 
 def find_expert_blocks(
-    stored: Iterable[str], shape_of: Callable[[str], tuple[int, ...]]
+    stored: Iterable[str],
+    type_of: Callable[[str], str],
+    shape_of: Callable[[str], tuple[int, ...]],
+    quantisation: Quantisation,
 ) -> dict[str, PackedWeight]:
     """The packed weights by name, such as mlp.experts.3.down_proj.weight."""
-    names = set(stored)
-    return {
-        f"{module}.{expert}.{projection}.weight": _packed(module, projection, expert)
-        for module, projection in sorted(_projections(names))
-        for expert in range(_num_experts(f"{module}.{projection}", names, shape_of))
-    }
+    names, found = set(stored), {}
+    for module, projection in sorted(_projections(names)):
+        both = [f"{module}.{projection}{suffix}" for suffix in (_BLOCKS, _SCALES)]
+        for name in both:
+            if name not in names:
+                raise ConfigError(
+                    f"{name} of quantised experts is missing; download the model again"
+                )
+            check_announced(name, "mxfp4", quantisation)
+            check_type(name, type_of(name), _BYTES)
+        blocks, scales = map(shape_of, both)
+        for expert in range(_num_experts(both[0], blocks, scales)):
+            weight = f"{module}.{expert}.{projection}.weight"
+            found[weight] = _packed(module, projection, expert)
+    return found
 
 
 def _projections(names: set[str]) -> set[tuple[str, str]]:
@@ -40,24 +54,18 @@ def _projections(names: set[str]) -> set[tuple[str, str]]:
     }
 
 
-def _num_experts(
-    projection: str, names: set[str], shape_of: Callable[[str], tuple[int, ...]]
-) -> int:
-    shapes = []
-    for suffix, num_axes in _NUM_AXES.items():
-        name = projection + suffix
-        shape = shape_of(name) if name in names else ()
-        if len(shape) != num_axes:
-            raise ConfigError(
-                f"{name} of quantised experts is missing or has the wrong axes {list(shape)}; "
-                "download the model again"
-            )
-        shapes.append(shape)
-    blocks, scales = shapes
-    if blocks[:3] != scales:
+def _num_experts(name: str, blocks: tuple[int, ...], scales: tuple[int, ...]) -> int:
+    """From shapes [experts, rows, groups, bytes of a group] and [experts, rows, groups]."""
+    if len(blocks) != 4 or blocks[3] != _BLOCK_BYTES:
         raise ConfigError(
-            f"{projection} has blocks of {list(blocks)} and scales of {list(scales)}, which do not "
-            "belong together; download the model again"
+            f"{name} has the shape {list(blocks)} instead of four sizes, the last of them "
+            f"{_BLOCK_BYTES}; download the model again"
+        )
+    if scales != blocks[:3]:
+        scale_name = name.removesuffix(_BLOCKS) + _SCALES
+        raise ConfigError(
+            f"{scale_name} has the shape {list(scales)} instead of {list(blocks[:3])}: {name} has "
+            f"the shape {list(blocks)}; download the model again"
         )
     return blocks[0]
 
@@ -65,14 +73,15 @@ def _num_experts(
 def _packed(module: str, projection: str, expert: int) -> PackedWeight:
     blocks, scales = projection + _BLOCKS, projection + _SCALES
     return PackedWeight(
-        NibbleForm(blocks, scales),
-        (blocks, scales),
+        form=NibbleForm(blocks, scales, group=MXFP4_GROUP),
         module=module,
+        suffixes=(blocks, scales),
         pick=partial(_pick, expert=expert, has_pairs=projection == _GATE_UP),
     )
 
 
-def _pick(stored: torch.Tensor, *, expert: int, has_pairs: bool) -> torch.Tensor:
+def _pick(suffix: str, stored: torch.Tensor, *, expert: int, has_pairs: bool) -> torch.Tensor:
     """The blocks or scales of one expert, [rows, columns]."""
+    del suffix
     own = stored[expert].flatten(1)
     return gates_first(own, 0) if has_pairs else own

@@ -1,55 +1,43 @@
 """Finds the quantised weights among stored tensors, by their types and by what lies beside them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from outrider.errors import ConfigError
-from outrider.models.quantised.packed_weights import (
-    AwqWords,
-    GptqWords,
-    GroupedWords,
-    NibbleForm,
-    PackedForm,
-    ScaledForm,
-)
-from outrider.models.quantised.quantisation import Quantisation
-
-# Scales of activations, which are computed in their own type here, and of the KV cache, which
-# `stored_kv_scales` finds.
-UNUSED = (
-    "input_scale",
-    "activation_scale",
-    "input_global_scale",
-    "k_scale",
-    "v_scale",
-    "kv_scale",
-    "output_scale",
-)
-_SCALES = ("weight_scale_inv", "weight_scale", "scale")
-_SCALED_TYPES = ("F8_E4M3", "I8")
+from outrider.models.quantised.packed_form import PackedForm
+from outrider.models.quantised.quantisation import METHODS, Quantisation
+from outrider.models.quantised.stored_kind import SPOKEN, StoredKind
+from outrider.models.quantised.weight_layouts import WeightLayout, layout_of
 
 
-def _all_of(stored: torch.Tensor) -> torch.Tensor:
+def _all_of(suffix: str, stored: torch.Tensor) -> torch.Tensor:
+    del suffix
     return stored
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedWeight:
     """A weight that several stored tensors make up."""
 
     form: PackedForm
-    suffixes: tuple[str, ...]  # of the stored tensors
+    module: str  # before the suffixes of the stored tensors
+    suffixes: tuple[str, ...]
     may_have_zero_bias: bool = False  # exporters of GPTQ store one for every layer
-    module: str = ""  # where the tensors are, unless the weight's name says it
-    pick: Callable[[torch.Tensor], torch.Tensor] = _all_of  # what belongs to it of each tensor
+    # What belongs to this weight, by the suffix of a stored tensor and the tensor.
+    pick: Callable[[str, torch.Tensor], torch.Tensor] = _all_of
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The names of the stored tensors."""
+        return tuple(f"{self.module}.{suffix}" for suffix in self.suffixes)
 
 
 def find_packed(
     names: Iterable[str], type_of: Callable[[str], str], quantisation: Quantisation
 ) -> dict[str, PackedWeight]:
-    """The packed weights by module. Tensors that no form explains are left for the loader."""
+    """The packed weights by name. Tensors that no form explains are left for the loader."""
     modules: dict[str, set[str]] = {}
     for name in names:
         module, _, suffix = name.rpartition(".")
@@ -57,63 +45,58 @@ def find_packed(
     found: dict[str, PackedWeight] = {}
     for module, suffixes in modules.items():
         types = {suffix: type_of(f"{module}.{suffix}") for suffix in suffixes if module}
-        packed = _form_of(types, quantisation)
-        if packed is not None:
-            if quantisation.keeps(module):
-                raise ConfigError(
-                    f"config.json lists {module} as not quantised, and it is stored quantised; "
-                    "use weights that belong to the config"
-                )
-            found[module] = packed
+        layout = layout_of(types, quantisation)
+        if layout is not None:
+            found[f"{module}.weight"] = _packed(module, types, layout, quantisation)
     return found
 
 
-def _form_of(types: Mapping[str, str], quantisation: Quantisation) -> PackedWeight | None:
-    """The form of one module, by the suffixes and types of its tensors."""
-    if "qweight" in types:
-        own = ("qweight", "qzeros", "scales")
-        form: PackedForm = AwqWords() if quantisation.method == "awq" else GptqWords(quantisation)
-        packed = _complete(form, own, types, optional=("g_idx",))
-        return replace(packed, may_have_zero_bias="bias" in types)
-    if "weight_packed" in types:
-        return _compressed(types, quantisation)
-    scales = [suffix for suffix in _SCALES if suffix in types]
-    if types.get("weight") == "U8" and "weight_scale_2" in types:
-        form = NibbleForm("weight", "weight_scale", "weight_scale_2")
-        return _complete(form, ("weight", "weight_scale", "weight_scale_2"), types)
-    if types.get("weight") == "I8" and types.get("scale") == "F8_E8M0":  # DeepSeek-V4's experts
-        return _complete(NibbleForm("weight", "scale"), ("weight", "scale"), types)
-    if types.get("weight") in _SCALED_TYPES and scales:
-        return _complete(ScaledForm(scales[0], quantisation), ("weight", scales[0]), types)
-    return None
-
-
-def _compressed(types: Mapping[str, str], quantisation: Quantisation) -> PackedWeight:
-    """The forms of compressed-tensors whose numbers share words or bytes."""
-    if types["weight_packed"] == "I32":
-        own = ("weight_packed", "weight_scale", "weight_shape")
-        others = ("weight_zero_point", "weight_g_idx")
-        return _complete(GroupedWords(quantisation), own, types, optional=others)
-    if "weight_global_scale" in types:
-        form = NibbleForm("weight_packed", "weight_scale", "weight_global_scale", is_inverse=True)
-        own = ("weight_packed", "weight_scale", "weight_global_scale")
-        return _complete(form, own, types)
-    return _complete(
-        NibbleForm("weight_packed", "weight_scale"), ("weight_packed", "weight_scale"), types
+def _packed(
+    module: str, types: Mapping[str, str], layout: WeightLayout, quantisation: Quantisation
+) -> PackedWeight:
+    check_announced(f"{module}.{layout.marker(types)}", layout.kind, quantisation)
+    if quantisation.keeps(module):
+        raise ConfigError(
+            f"config.json lists {module} as not quantised, and it is stored quantised; use weights "
+            "that belong to the config"
+        )
+    for suffix, allowed in layout.types.items():
+        if suffix in types:
+            check_type(f"{module}.{suffix}", types[suffix], allowed)
+        elif suffix not in layout.optional:
+            raise ConfigError(
+                f"{module}.{suffix} of a quantised weight is missing; download the model again"
+            )
+    return PackedWeight(
+        form=layout.form,
+        module=module,
+        suffixes=tuple(suffix for suffix in layout.types if suffix in types),
+        may_have_zero_bias=layout.kind in ("gptq", "awq") and "bias" in types,
     )
 
 
-def _complete(
-    form: PackedForm,
-    own: tuple[str, ...],
-    types: Mapping[str, str],
-    *,
-    optional: tuple[str, ...] = (),
-) -> PackedWeight:
-    missing = [suffix for suffix in own if suffix not in types]
-    if missing:
+def check_type(name: str, stored: str, allowed: tuple[str, ...]) -> None:
+    """Refuse a tensor of another type than its form has."""
+    if stored not in allowed:
         raise ConfigError(
-            f"a quantised weight lacks {', '.join(missing)} beside {own[0]}; download the model "
+            f"{name} is stored as {stored} instead of {' or '.join(allowed)}; download the model "
             "again"
         )
-    return PackedWeight(form, (*own, *(suffix for suffix in optional if suffix in types)))
+
+
+def check_announced(name: str, kind: StoredKind, quantisation: Quantisation) -> None:
+    """Refuse a quantised tensor that config.json does not announce.
+
+    Bits, groups and zero points of many kinds are only there, and a guess would load wrong numbers.
+    """
+    if not quantisation.method:
+        raise ConfigError(
+            f"{name} is quantised, and config.json has no quantization_config; use the config.json "
+            f"of these weights, whose quant_method is one of {', '.join(METHODS)}"
+        )
+    if kind not in quantisation.kinds:
+        announced = " or ".join(SPOKEN[each] for each in quantisation.kinds) or "dense weights"
+        raise ConfigError(
+            f"{name} is stored as {SPOKEN[kind]}, and config.json ({quantisation.method}) "
+            f"announces {announced}; use the config.json of these weights"
+        )

@@ -2,7 +2,6 @@
 
 import torch
 
-from outrider.errors import ConfigError
 from outrider.models.quantised.unpack_bits import bytes_of_words, unpack_words
 from outrider.ops.linear.quantised_weight import (
     CodeKind,
@@ -59,9 +58,10 @@ def grouped_integers(
     zeros: torch.Tensor,  # [groups, out] int32, or [0, out] for the middle of the range
     *,
     bits: int,
-    order: torch.Tensor | None,  # [in] the group of every input; consecutive inputs if None
+    order: torch.Tensor | None,  # [in] int64 the group of every input; consecutive inputs if None
 ) -> QuantisedWeight:
     """A weight whose codes lie in the order of their groups."""
+    assert codes.shape[1] == (-(-inputs // 2) if bits == 4 else inputs), "checked by the form"
     groups, places = _groups(inputs, scales.shape[0], order), _NO_ORDER
     if not _are_consecutive(groups, scales.shape[0]):
         places = torch.argsort(groups, stable=True)
@@ -101,10 +101,4 @@ def _are_consecutive(groups: torch.Tensor, num: int) -> bool:  # groups [in]
 
 def _groups(columns: int, num: int, order: torch.Tensor | None) -> torch.Tensor:  # [columns]
     """The group of every input: in the stored order, or consecutive ones."""
-    if order is not None and bool((order >= 0).all()):
-        if order.shape[0] != columns or int(order.max()) >= num:
-            raise ConfigError(f"g_idx names groups that a weight with {num} groups does not have")
-        return order.long()
-    if columns % num:
-        raise ConfigError(f"{num} groups do not divide {columns} inputs")
-    return torch.arange(columns) // (columns // num)
+    return torch.arange(columns) // (columns // num) if order is None else order

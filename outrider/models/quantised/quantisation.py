@@ -1,18 +1,48 @@
-"""What config.json says about quantised weights. The stored tensors decide; lists must agree."""
+"""What a folder says about its quantised weights. The stored tensors decide, and must agree."""
 
 import fnmatch
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from outrider.errors import ConfigError
-from outrider.models.config_fields import read_fields
+from outrider.models.quantised.compressed_groups import (
+    announced_kinds,
+    block_of,
+    block_of_groups,
+    refuse_rotations,
+    values_of_groups,
+)
+from outrider.models.quantised.stored_kind import StoredKind
 
-_METHODS = ("fp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "mxfp4", "gptq", "awq")
+METHODS = ("fp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "mxfp4", "gptq", "awq")
 _LISTS = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
-_BLOCK = (128, 128)  # rows and columns that share an fp8 scale
+_MODELOPT_BLOCK = (128, 128)  # FP8_PB_WO does not say it
+_WIDTHS = (2, 4, 8)  # bits of a number in a word
+_MODELOPT: dict[str, tuple[StoredKind, ...]] = {
+    "FP8": ("fp8",),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("fp8",),
+    "FP8_PB_WO": ("fp8",),
+    "NVFP4": ("nvfp4",),
+    "W4A16_NVFP4": ("nvfp4",),
+    "MXFP8": ("mxfp8",),
+    "MIXED_PRECISION": ("fp8", "nvfp4", "mxfp8"),
+}
+_ORDERS = ("group", "dynamic", True)  # actorder that needs the group of every input
+KVCacheScheme = Literal["not stated", "fp8_e4m3", "another"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerCodes:
+    """Integers in words, as config.json states them. What it does not state is an empty tuple."""
+
+    bits: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()  # inputs that share a scale; below 1 for those of a whole row
+    zero_offset: int = 0  # GPTQ of version 1 stores zero points less one
+    is_symmetric: bool = False  # every zero point is the middle of the range
+    needs_zeros: bool = False  # zero points must be stored
+    needs_order: bool = False  # the group of every input must be stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,10 +50,11 @@ class Quantisation:
     """The fields that the layout of stored tensors does not tell by itself."""
 
     method: str
-    block: tuple[int, int] = _BLOCK
-    bits: int = 4  # of packed integers
-    zero_offset: int = 0  # GPTQ of version 1 stores zero points less one
+    kinds: tuple[StoredKind, ...] = ()  # that weights may be stored in
+    block: tuple[int, ...] = ()  # rows and columns that share an fp8 scale; () if not stated
+    integers: IntegerCodes = field(default_factory=IntegerCodes)
     unquantised: tuple[str, ...] = ()  # modules that are not quantised, as config.json lists them
+    kv_cache: KVCacheScheme = "not stated"  # what the weights were calibrated for
 
     def keeps(self, module: str) -> bool:
         """Whether the lists name this module as not quantised."""
@@ -45,20 +76,6 @@ class Quantisation:
 NOT_QUANTISED = Quantisation(method="")
 
 
-def read_quantisation(folder: Path) -> Quantisation:
-    """The quantisation of a model folder; `NOT_QUANTISED` where config.json has none."""
-    if not (folder / "config.json").is_file():
-        return NOT_QUANTISED
-    fields = read_fields(folder)
-    inner = fields.get("text_config")
-    nested = inner.get("quantization_config") if isinstance(inner, dict) else None
-    stored = fields.get("quantization_config") or nested
-    try:
-        return parse_quantisation(stored)
-    except ConfigError as error:
-        raise ConfigError(f"{folder}: {error}") from error
-
-
 def parse_quantisation(stored: object) -> Quantisation:
     """Refuses methods that are not read, by name."""
     if stored is None:
@@ -66,19 +83,77 @@ def parse_quantisation(stored: object) -> Quantisation:
     if not isinstance(stored, dict):
         raise ConfigError("quantization_config in config.json must be an object; fix the field")
     method = stored.get("quant_method")
-    if method not in _METHODS:
+    if isinstance(method, str) and method.startswith("modelopt"):  # also modelopt_fp4, ...
+        return _modelopt(stored)
+    if method not in METHODS:
         raise ConfigError(
             "config.json has a quantization_config, and weights quantised by "
-            f"{method or 'an unnamed method'} are not read; use one of {', '.join(_METHODS)}, or "
+            f"{method or 'an unnamed method'} are not read; use one of {', '.join(METHODS)}, or "
             "a bfloat16 copy of the model"
         )
-    if method == "gptq":
-        return _gptq(stored)
-    if method == "awq":
-        return _awq(stored)
+    readers = {"gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed, "fp8": _fp8}
+    if method in readers:
+        return readers[method](stored)
+    kinds: tuple[StoredKind, ...] = ("mxfp4",) if method == "mxfp4" else ("fp8",)
+    return Quantisation(method=method, kinds=kinds, unquantised=_unquantised(stored))
+
+
+def _fp8(stored: Mapping[str, Any]) -> Quantisation:
+    """The experts of DeepSeek-V4 are MXFP4 beside fp8."""
     return Quantisation(
-        method=method, block=_block(stored), bits=_bits(stored), unquantised=_unquantised(stored)
+        method="fp8",
+        kinds=("fp8", "mxfp4"),
+        block=block_of(stored.get("weight_block_size")),
+        unquantised=_unquantised(stored),
     )
+
+
+def _modelopt(stored: Mapping[str, Any]) -> Quantisation:
+    """Both spellings: fields in `quantization` as of hf_quant_config.json, or beside the method."""
+    inner = stored.get("quantization")
+    fields = {**stored, **inner} if isinstance(inner, dict) else stored
+    algorithm = str(fields.get("quant_algo") or "MIXED_PRECISION").upper()
+    if algorithm not in _MODELOPT:
+        raise ConfigError(
+            f"weights quantised by ModelOpt as {algorithm} are not read; use one of "
+            f"{', '.join(_MODELOPT)}"
+        )
+    return Quantisation(
+        method="modelopt",
+        kinds=_MODELOPT[algorithm],
+        block=_MODELOPT_BLOCK,
+        unquantised=_unquantised(fields),
+        kv_cache=_kv_cache(fields),
+    )
+
+
+def _compressed(stored: Mapping[str, Any]) -> Quantisation:
+    refuse_rotations(stored)
+    integers = [each for each in values_of_groups(stored, "type", "num_bits") if each[0] == "int"]
+    symmetric = values_of_groups(stored, "type", "symmetric")
+    orders = [order in _ORDERS for (order,) in values_of_groups(stored, "actorder")]
+    return Quantisation(
+        method="compressed-tensors",
+        kinds=announced_kinds(stored),
+        block=block_of_groups(stored),
+        integers=IntegerCodes(
+            bits=tuple(sorted({_width(bits) for _, bits in integers})),
+            groups=_group_sizes(stored),
+            needs_zeros=bool(symmetric) and all(each == ("int", False) for each in symmetric),
+            needs_order=bool(orders) and all(orders),
+        ),
+        unquantised=_unquantised(stored),
+        kv_cache=_kv_cache(stored),
+    )
+
+
+def _group_sizes(stored: Mapping[str, Any]) -> tuple[int, ...]:
+    """Of groups of integers; a strategy without a size has one scale per row."""
+    found = set()
+    for kind, strategy, size in values_of_groups(stored, "type", "strategy", "group_size"):
+        if kind == "int" and (strategy or size):
+            found.add(size if isinstance(size, int) and strategy in ("group", None) else -1)
+    return tuple(sorted(found))
 
 
 def _gptq(stored: Mapping[str, Any]) -> Quantisation:
@@ -91,55 +166,60 @@ def _gptq(stored: Mapping[str, Any]) -> Quantisation:
             "one setting"
         )
     return Quantisation(
-        method="gptq", bits=_width(stored.get("bits")), zero_offset=1 if form == "gptq" else 0
+        method="gptq",
+        kinds=("gptq",),
+        integers=IntegerCodes(
+            bits=(_width(stored.get("bits")),),
+            groups=_stated_group(stored, "group_size"),
+            zero_offset=1 if form == "gptq" else 0,
+            is_symmetric=stored.get("sym") is True,
+            needs_order=stored.get("desc_act") is True,
+        ),
     )
 
 
 def _awq(stored: Mapping[str, Any]) -> Quantisation:
+    """The fields of config.json, or those of AutoAWQ's own file."""
     version = str(stored.get("version", "gemm")).lower()
     if version != "gemm":
         raise ConfigError(f"AWQ weights of version {version} are not read; use version gemm")
-    if _width(stored.get("bits")) != 4:
-        raise ConfigError(f"AWQ weights of {stored.get('bits')} bits are not read; use 4 bits")
-    return Quantisation(method="awq", unquantised=_unquantised(stored))
+    bits = stored.get("bits", stored.get("w_bit"))
+    if _width(bits) != 4:
+        raise ConfigError(f"AWQ weights of {bits} bits are not read; use 4 bits")
+    groups = _stated_group(stored, "group_size") or _stated_group(stored, "q_group_size")
+    return Quantisation(
+        method="awq",
+        kinds=("awq",),
+        integers=IntegerCodes(bits=(4,), groups=groups),
+        unquantised=_unquantised(stored),
+    )
 
 
-def _block(stored: Mapping[str, Any]) -> tuple[int, int]:
-    """Rows and columns of an fp8 block, from either spelling."""
-    size = stored.get("weight_block_size") or _of_groups(stored, "block_structure")
-    if not size:
-        return _BLOCK
-    is_pair = isinstance(size, list) and len(size) == 2
-    if not is_pair or not all(isinstance(each, int) and each > 0 for each in size):
-        raise ConfigError(f"config.json has blocks of {size}; two positive sizes are needed")
-    return size[0], size[1]
-
-
-def _bits(stored: Mapping[str, Any]) -> int:
-    found = _of_groups(stored, "num_bits")
-    return 4 if found is None else _width(found)
+def _stated_group(stored: Mapping[str, Any], field: str) -> tuple[int, ...]:
+    size = stored.get(field)
+    if size is None:
+        return ()
+    if not isinstance(size, int):
+        raise ConfigError(f"{field} is {size!r}, and a number of inputs is needed; fix the field")
+    return (size,)
 
 
 def _width(bits: object) -> int:
-    if not isinstance(bits, int) or bits not in (2, 4, 8):
+    if not isinstance(bits, int) or bits not in _WIDTHS:
         raise ConfigError(f"weights of {bits} bits are not read; use 2, 4 or 8 bits")
     return bits
 
 
-def _of_groups(stored: Mapping[str, Any], field: str) -> Any:
-    """A field of the weights in `config_groups`, which all groups must agree on."""
-    groups = stored.get("config_groups")
-    if not isinstance(groups, dict):
-        return None
-    stored_groups = [each for each in groups.values() if isinstance(each, dict)]
-    weights = [each["weights"] for each in stored_groups if isinstance(each.get("weights"), dict)]
-    values = [each.get(field) for each in weights if each.get(field) is not None]
-    if any(value != values[0] for value in values):
-        raise ConfigError(
-            f"config.json has groups with different {field} ({values}), which are not read; use a "
-            "folder with one setting"
-        )
-    return values[0] if values else None
+def _kv_cache(stored: Mapping[str, Any]) -> KVCacheScheme:
+    """Which type of keys and values the exporter calibrated scales for."""
+    scheme = stored.get("kv_cache_scheme") or stored.get("kv_cache_quant_algo")
+    if not scheme:
+        return "not stated"
+    if isinstance(scheme, dict):
+        is_fp8 = (scheme.get("num_bits"), scheme.get("type")) == (8, "float")
+    else:
+        is_fp8 = str(scheme).upper() == "FP8"
+    return "fp8_e4m3" if is_fp8 else "another"
 
 
 def _unquantised(stored: Mapping[str, Any]) -> tuple[str, ...]:

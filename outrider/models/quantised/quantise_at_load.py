@@ -7,8 +7,11 @@ from collections.abc import Mapping
 
 import torch
 
+from outrider.models.expert_tensors import STACKED_DOWN, STACKED_GATE_UP
+from outrider.models.quantised.expert_stacks import StackAxes, slice_stack
+from outrider.models.quantised.find_packed import PackedWeight
 from outrider.models.quantised.grouped_integers import quantised_weight
-from outrider.models.quantised.packed_weights import Parts
+from outrider.models.quantised.packed_form import Parts, two_axes
 from outrider.ops.linear.quantised_weight import QuantisedWeight
 
 _LARGEST = 448.0  # of e4m3
@@ -30,14 +33,38 @@ def is_projection(name: str) -> bool:
     return suffix == "weight" and module.rpartition(".")[2] in _PROJECTIONS
 
 
+def weights_at_load(
+    shapes: Mapping[str, tuple[int, ...]],  # of stored tensors of floats, by name
+    axes: StackAxes,  # of experts in one tensor
+) -> dict[str, PackedWeight]:
+    """Every projection in codes, by name."""
+    found: dict[str, PackedWeight] = {}
+    for name, shape in shapes.items():
+        if name.endswith((STACKED_GATE_UP, STACKED_DOWN)):
+            found |= slice_stack(name, shape, axes, Fp8Rows)
+        elif is_projection(name):
+            module, _, suffix = name.rpartition(".")
+            found[name] = PackedWeight(form=Fp8Rows(), module=module, suffixes=(suffix,))
+    return found
+
+
 class Fp8Rows:
     """A stored float weight [out, in] as e4m3 codes with one scale per output."""
 
-    def shape(self, parts: Parts) -> tuple[int, ...]:
-        return tuple(parts["weight"].shape)
+    scales: tuple[str, ...] = ()  # they are computed
+
+    def __init__(self, weight: str = "weight") -> None:
+        self._weight = weight  # suffix of the stored tensor
+
+    def check(self, parts: Parts) -> None:
+        two_axes(self._weight, parts[self._weight])
+
+    def shape(self, parts: Parts) -> tuple[int, int]:
+        rows, columns = parts[self._weight].shape
+        return rows, columns
 
     def quantised(self, parts: Parts) -> QuantisedWeight:
-        codes, scales = quantise_rows(parts["weight"])
+        codes, scales = quantise_rows(parts[self._weight])
         return quantised_weight("e4m3", codes, scales[None, :], group=codes.shape[1])
 
     def unit(self, parts: Parts, dim: int) -> int:
@@ -46,7 +73,7 @@ class Fp8Rows:
         return 0 if dim else 1
 
     def narrow(self, parts: Parts, dim: int, first: int, num: int) -> Mapping[str, torch.Tensor]:
-        return {"weight": parts["weight"].narrow(dim, first, num)}
+        return {self._weight: parts[self._weight].narrow(dim, first, num)}
 
 
 def quantise_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

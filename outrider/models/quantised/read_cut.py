@@ -2,7 +2,7 @@
 
 import torch
 
-from outrider.models.quantised.packed_weights import PackedForm, Parts
+from outrider.models.quantised.packed_form import PackedForm, Parts
 from outrider.models.tensor_cut import Cut
 from outrider.ops.linear.any_weight import AnyWeight, stack_weights, widened
 
@@ -21,7 +21,7 @@ def _piece(form: PackedForm, parts: Parts, dim: int, first: int, last: int) -> A
     """Converts from the unit that holds the first row or column to the end of that of the last."""
     size, unit = form.shape(parts)[dim], form.unit(parts, dim)
     start, end = 0, size
-    if unit:  # otherwise the whole weight, or one whose error `quantised` explains
+    if unit:  # otherwise the whole weight
         start = first // unit * unit
         end = min(max(-(-last // unit) * unit, start + unit), size)
         parts = form.narrow(parts, dim, start, end - start)

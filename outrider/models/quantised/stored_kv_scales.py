@@ -18,7 +18,8 @@ _NAMES = {
     "v_proj.output_scale": "v",
     "kv_scale": "kv",
 }
-SUFFIXES = ("k_scale", "v_scale", "kv_scale", "output_scale")
+ATTENTION = "attn."  # the end of the name of an attention module
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,15 @@ class StoredScales:
 
     keys: torch.Tensor  # [kv_heads] float32
     values: torch.Tensor  # [kv_heads] float32
+
+
+def attention_of(name: str) -> str:
+    """The attention module whose keys or values a tensor scales, with a dot; empty for others."""
+    for end in _NAMES:
+        prefix = name.removesuffix(end)
+        if prefix != name and prefix.endswith(ATTENTION):
+            return prefix
+    return ""
 
 
 def find_kv_scales(
@@ -62,6 +72,10 @@ def scales_of_heads(
 
 
 def _checked(name: str, stored: torch.Tensor, kv_heads: int) -> torch.Tensor:  # [kv_heads]
+    if stored.dtype not in _FLOATS:
+        raise ConfigError(
+            f"{name} is stored as {stored.dtype}, and scales are floats; download it again"
+        )
     scale = stored.flatten().float()
     if scale.numel() not in (1, kv_heads):
         raise ConfigError(

@@ -101,6 +101,14 @@ class RecurrentAttention:
             most_nodes=self._nodes,
         )
 
+    def write_slots(
+        self,
+        plan: AttentionPlan,
+        slots: torch.Tensor,  # [num_query]
+    ) -> torch.Tensor:  # [num_query]
+        assert isinstance(plan, RecurrentPlan)
+        return self._backend.write_slots(plan.paged, slots)
+
     def run(
         self,
         query: torch.Tensor,  # [num_query, heads, head_dim]

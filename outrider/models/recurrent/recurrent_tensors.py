@@ -5,9 +5,9 @@ from typing import Protocol
 
 import torch
 
+from outrider.models.family import RecurrentProjections
 from outrider.models.recurrent.delta_layer import GatedDelta
 from outrider.models.recurrent.recurrence import Recurrence
-from outrider.models.registry import RecurrentProjections
 from outrider.ops.linear.any_weight import AnyWeight, rearrange_rows, stack_weights
 from outrider.ops.linear.linear import Linear
 from outrider.ops.norm_rope.rms_norm import make_norm

@@ -23,6 +23,7 @@ class Idefics3Tower:
     """Owns the modules of transformers. Tiles are squares of one size."""
 
     reads_images = True
+    num_deepstack = 0
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ def load_modules(
 ) -> dict[str, nn.Module]:
     """The modules by prefix. A tensor too many, too few or of another shape is refused by name."""
     with torch.device(device):  # weights are made where they will be, and then overwritten
-        modules = {prefix: make().to(dtype).eval() for prefix, make in makers.items()}
+        modules = {prefix: _cast(make(), dtype).eval() for prefix, make in makers.items()}
     stored = {
         prefix + name: tensor
         for prefix, module in modules.items()
@@ -43,3 +43,12 @@ def load_modules(
     for module in modules.values():
         module.requires_grad_(False)
     return modules
+
+
+def _cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The stored tensors in this type. Others keep theirs: a rounded frequency is a wrong angle."""
+    with torch.no_grad():
+        for tensor in module.state_dict(keep_vars=True).values():
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.to(dtype)
+    return module

@@ -22,8 +22,16 @@ class VisionTower(Protocol):
         """Whether there is a tower at all."""
         ...
 
-    def encode(self, pixels: ImagePixels) -> torch.Tensor:  # [tokens, hidden]
-        """In the order of their positions in the prompt, on the tower's device."""
+    @property
+    def num_deepstack(self) -> int:
+        """Layers of the decoder after which an image is added to its hidden states."""
+        ...
+
+    def encode(self, pixels: ImagePixels) -> torch.Tensor:  # [tokens, (1 + deepstack) * hidden]
+        """In the order of their positions in the prompt, on the tower's device.
+
+        Of each token the input of the first layer, then what is added after the first layers.
+        """
         ...
 
     def dummy_run(self) -> None:
@@ -35,6 +43,7 @@ class NoTower:
     """For models that read text only: the front end refuses images for them."""
 
     reads_images = False
+    num_deepstack = 0
 
     def encode(self, pixels: ImagePixels) -> torch.Tensor:
         raise AssertionError(f"there is no vision tower for {pixels}")
@@ -52,14 +61,14 @@ def load_tower(folder: Path, *, dtype: torch.dtype, device: torch.device) -> Vis
     if kind == "none":
         return NO_TOWER
     try:
-        # Both import transformers.
+        # All import transformers.
         if kind == "idefics3":
             from outrider.models.vision.idefics3_tower import load_idefics3
 
             return load_idefics3(folder, dtype=dtype, device=device)
-        from outrider.models.vision.qwen2_5_vl_tower import load_qwen2_5_vl
+        from outrider.models.vision.qwen_vl_tower import load_qwen_vl
 
-        return load_qwen2_5_vl(folder, dtype=dtype, device=device)
+        return load_qwen_vl(folder, kind, dtype=dtype, device=device)
     except ImportError as error:
         raise ConfigError(
             f"the vision tower needs transformers ({error}): {install_hint('vision')}"

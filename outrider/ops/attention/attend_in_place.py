@@ -76,7 +76,7 @@ def _attend(
             layer.shape[3],
             layer.data_ptr(),
             factors.data_ptr(),
-            rule.window,
+            rule.signed_window,
             out.data_ptr(),
             scratch.data_ptr(),
             code_values(layer.dtype).data_ptr() if is_narrow(layer) else 0,

@@ -20,14 +20,32 @@ class AttentionRule:
 
     scale: float  # of the products of queries and keys
     window: int = WHOLE_TEXT  # the newest keys that a query sees, its own included
+    # Texts are cut into attention chunks of so many positions; a query sees keys of its own one.
+    attention_chunk: int = WHOLE_TEXT
     soft_cap: float = NO_CAP  # scores become cap * tanh(score / cap)
     # [heads] float32: a score that every query of the head sees besides its keys, and whose value
     # is zero.
     sinks: "torch.Tensor | None" = None
 
+    def __post_init__(self) -> None:
+        assert WHOLE_TEXT in (self.window, self.attention_chunk), "a layer has one of the two"
+
     @property
     def has_window(self) -> bool:
         return self.window < WHOLE_TEXT
+
+    @property
+    def has_attention_chunk(self) -> bool:
+        return self.attention_chunk < WHOLE_TEXT
+
+    @property
+    def signed_window(self) -> int:
+        """The window or the attention chunk as one number, for kernels: a chunk is negative.
+
+        Of a text of `limit` keys, the oldest that its last query sees is `limit - window`, or
+        `(limit - 1) // chunk * chunk`.
+        """
+        return -self.attention_chunk if self.has_attention_chunk else self.window
 
     @property
     def has_sinks(self) -> bool:
@@ -36,7 +54,8 @@ class AttentionRule:
     @property
     def is_plain(self) -> bool:
         """A softmax of scaled products over the whole text, as in a Llama."""
-        return not (self.has_window or self.is_capped or self.has_sinks)
+        is_whole = not (self.has_window or self.has_attention_chunk)
+        return is_whole and not (self.is_capped or self.has_sinks)
 
     @property
     def is_capped(self) -> bool:

@@ -126,7 +126,7 @@ def _read_split(
     CAPPED: tl.constexpr,
 ):  # fmt: skip
     """The softmax over keys in [begin, end) only; the slots of the first block are in `slots`."""
-    if WINDOW > 0:
+    if WINDOW != 0:
         begin = tl.maximum(begin, first_block(limit, WINDOW, BLOCK_N))
         slots = slots_of(begin + tl.arange(0, BLOCK_N), end, end, pages, pages, PAGE_SIZE, False)
     # Blocks that reach past the history are read along each node's own path.
@@ -184,7 +184,7 @@ def _read_whole(
     no_sums, no_acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32), tl.zeros([BLOCK_M, DIM], tl.float32)
     running_max, sums, acc, total = nothing, no_sums, no_acc, no_acc
     first, split = 0, 1
-    if WINDOW > 0:
+    if WINDOW != 0:
         first, split = first_block(limit, WINDOW, BLOCK_N), first_split(limit, WINDOW, SPLIT) + 1
         slots = slots_of(first + offset, longest, longest, pages, pages, PAGE_SIZE, False)
     border = split_start(split, SPLIT)

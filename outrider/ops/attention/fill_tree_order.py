@@ -26,7 +26,8 @@ def fill_tree_order(
         is_ancestor = (ancestors[:, :, None] >> node & 1).bool()  # [rows, nodes, nodes]
         # Ancestors have lower indices, so a stable sort puts them first, by depth.
         path = (~is_ancestor).to(torch.uint8).argsort(dim=2, stable=True)
-        depths = (is_ancestor.sum(2) - 1).clamp_min(0)  # [rows, nodes]
+        # Slots of a draft block also see later ones: there a slot is its own depth.
+        depths = torch.minimum((is_ancestor.sum(2) - 1).clamp_min(0), node)  # [rows, nodes]
     torch.add(lengths[:, None, None], path, out=order.path)
     torch.add(lengths[:, None, None], path.argsort(dim=2), out=order.back)
     _fill_blocks(order, lengths[:, None] + depths)

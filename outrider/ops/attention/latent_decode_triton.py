@@ -71,17 +71,18 @@ def latent_tiles(heads: int, latent: int, dtype: torch.dtype) -> LatentTiles:
 
 @triton.jit(
     do_not_specialize=[
-        "pages", "lengths", "limits", "tails", "part_max", "part_sum",
+        "pages", "lengths", "queries", "limits", "tails", "part_max", "part_sum",
         "nodes", "spread", "num_pages", "num_splits", "span", "levels", "size",
     ]
 )  # fmt: skip
 def _attend_kernel(
-    query, layer, out, pages, lengths, limits, tails, part_acc, part_max, part_sum,
+    query, layer, out, pages, lengths, queries, limits, tails, part_acc, part_max, part_sum,
     query_stride, nodes, spread, num_pages, num_splits, span, levels, size, scale,
     HEADS: tl.constexpr, OF_NODE: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr,
     LATENT_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-    TREE: tl.constexpr, SINGLE: tl.constexpr, DIRECT: tl.constexpr, PDL: tl.constexpr,
+    TREE: tl.constexpr, SINGLE: tl.constexpr, DIRECT: tl.constexpr, RAGGED: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """A tile has OF_NODE heads of each of `spread` nodes and reads `span` = 2^levels splits.
 
@@ -100,15 +101,20 @@ def _attend_kernel(
     node = first + tl.minimum(channel // OF_NODE, spread - 1)
     is_real = (channel < spread * OF_NODE) & (head < HEADS) & (node < nodes)
     token = row * nodes + node
-    index = token.to(tl.int64) * HEADS + head
-    source = query + token.to(tl.int64)[:, None] * query_stride + head[:, None] * (LATENT + ROPE)
-    wanted = is_real[:, None] & (column < LATENT)[None, :]
-    is_rope = is_real[:, None] & (rope_channel < ROPE)[None, :]
+    place_in_step = token.to(tl.int64)
+    index = place_in_step * HEADS + head  # of partial results
     own_pages = pages + row.to(tl.int64) * num_pages
     own_limits, own_tails = limits + row * nodes, tails + row * nodes * _MAX_NODES
     stride = tl.num_programs(1).to(tl.int64) * nodes * HEADS
     first_place = index + stride * slice_ * (levels + 1)
     overlap.begin(PDL)
+    if RAGGED:
+        place_in_step = tl.load(queries + token, mask=is_real, other=-1).to(tl.int64)
+        is_real = is_real & (place_in_step >= 0)
+    goal = place_in_step * HEADS + head
+    source = query + place_in_step[:, None] * query_stride + head[:, None] * (LATENT + ROPE)
+    wanted = is_real[:, None] & (column < LATENT)[None, :]
+    is_rope = is_real[:, None] & (rope_channel < ROPE)[None, :]
     limit, length = tl.load(limits + token, mask=is_real, other=0), tl.load(lengths + row)
     latent_query = tl.load(source + column[None, :], mask=wanted, other=0.0)
     rope_query = tl.load(source + LATENT + rope_channel[None, :], mask=is_rope, other=0.0)
@@ -139,23 +145,24 @@ def _attend_kernel(
             running_sum = sum_places(sums, False)
             if SINGLE:
                 share = tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), running_sum)[:, None]
-                target = out + index[:, None] * LATENT + column[None, :]
+                target = out + goal[:, None] * LATENT + column[None, :]
                 tl.store(target, (acc * share).to(out.dtype.element_ty), mask=wanted)
             else:
                 keep_split(
-                    running_max, running_sum, acc, out, part_acc, part_max, part_sum, index,
+                    running_max, running_sum, acc, out, part_acc, part_max, part_sum, goal,
                     is_real, first_place, stride, split - start, levels,
                     (end == longest) | (split + 1 == stop), BLOCK_M, LATENT, LATENT_DIM, DIRECT,
                 )  # fmt: skip
 
 
 def attend_latent_decode(
-    query: torch.Tensor,  # [rows * nodes, heads, latent + rope], heads side by side
+    query: torch.Tensor,  # [num_decode_query, heads, latent + rope], heads side by side
     layer: torch.Tensor,  # [pages, page_size, 1, latent + rope] contiguous
-    out: torch.Tensor,  # [rows * nodes, heads, latent] contiguous
+    out: torch.Tensor,  # [num_decode_query, heads, latent] contiguous
     *,
     pages: torch.Tensor,  # [rows, pages] int32
     lengths: torch.Tensor,  # [rows] int32
+    queries: torch.Tensor,  # [rows * nodes] int32, or nothing, as in `DecodeTexts`
     limits: torch.Tensor,  # [rows * nodes] int32
     tails: torch.Tensor,  # [rows * nodes, 64] int32
     partials: torch.Tensor,  # [num_partials or more] float32
@@ -169,9 +176,10 @@ def attend_latent_decode(
     A launch runs as many rows as the workspace has room for, and a program reads as many splits
     (`span`, a power of 2) as keep all cores busy. Neither changes a bit.
     """
-    num_rows, (num_tokens, heads, width) = lengths.shape[0], query.shape
+    num_rows, (heads, width) = lengths.shape[0], query.shape[1:]
     assert query.stride()[1:] == (width, 1), "the heads of a token lie side by side"
-    nodes, keys, latent = num_tokens // num_rows, pages.shape[1] * layer.shape[1], out.shape[2]
+    texts = DecodeTexts(pages=pages, lengths=lengths, queries=queries, limits=limits, tails=tails)
+    nodes, keys, latent = texts.nodes, pages.shape[1] * layer.shape[1], out.shape[2]
     tiles = tiles or latent_tiles(heads, latent, query.dtype)
     packing = _packing(tiles.rows, heads=heads, nodes=nodes)
     room = partials.numel() // (nodes * partial_width(heads, latent))  # partial results of a row
@@ -181,19 +189,17 @@ def attend_latent_decode(
             way for way in ways_to_slice(keys, tiles.split, room=room) if way.span == span
         )
     at_once = rows_at_once(num_rows, slices, room)
-    texts = DecodeTexts(
-        pages=pages, lengths=lengths, queries=limits[:0], limits=limits, tails=tails
-    )  # of a step that is not ragged
     for first in range(0, num_rows, at_once):
         tokens = slice(first * nodes, (first + at_once) * nodes)
         some = texts.of_rows(slice(first, first + at_once), tokens)
         parts = cut(partials, some.limits.shape[0] * heads * slices.num_partials, latent)
+        own = slice(None) if texts.is_ragged else tokens
         _attend(
-            query[tokens], layer, out[tokens], some, parts,
+            query[own], layer, out[own], some, parts,
             slices, scale * LOG2_E, packing, tiles, is_tree=is_tree,
         )  # fmt: skip
         if slices.count > 1:
-            combine_slices(parts, out[tokens], some.limits, slices, tiles.split)
+            combine_slices(parts, out[own], some, slices, tiles.split)
 
 
 def num_latent_partials(*, rows: int, nodes: int, keys: int, heads: int, latent: int) -> int:
@@ -238,10 +244,10 @@ def _attend(
 ) -> None:
     num_rows, num_pages = texts.pages.shape
     heads, width = query.shape[1:]
-    latent, page_size, nodes = out.shape[2], layer.shape[1], query.shape[0] // num_rows
+    latent, page_size, nodes = out.shape[2], layer.shape[1], texts.nodes
     kernel: Any = _attend_kernel[(packing.num_tiles, num_rows, slices.count)]
     kernel(
-        query, layer, out, texts.pages, texts.lengths, texts.limits, texts.tails,
+        query, layer, out, texts.pages, texts.lengths, texts.queries, texts.limits, texts.tails,
         parts.values, parts.maxima, parts.weights,
         query.stride(0), nodes, packing.spread, num_pages,
         slices.splits, slices.span, slices.levels, tiles.split, scale,
@@ -249,6 +255,6 @@ def _attend(
         LATENT_DIM=dim_tile(latent), ROPE_DIM=dim_tile(width - latent), PAGE_SIZE=page_size,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, STAGES=tiles.num_stages,
         TREE=is_tree, SINGLE=slices.splits == 1, DIRECT=slices.count == 1,
-        PDL=overlap.is_on(query),
+        RAGGED=texts.is_ragged, PDL=overlap.is_on(query),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages, **EXACT, **overlap.options(query),
     )  # fmt: skip

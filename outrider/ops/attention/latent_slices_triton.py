@@ -24,6 +24,7 @@ from outrider.ops.attention.splits_triton import (
     dim_tile,
     merge_softmax,
 )
+from outrider.ops.attention.tree_paths_triton import DecodeTexts
 
 SHORT_SPLITS = 16  # splits of the size of `LatentTiles.split`; later ones are twice as long
 
@@ -152,7 +153,7 @@ def _store_half(half, column, target, place, is_real, LATENT: tl.constexpr):
 
 @triton.jit
 def keep_split(
-    running_max, running_sum, acc, out, part_acc, part_max, part_sum, index, is_real, first_place,
+    running_max, running_sum, acc, out, part_acc, part_max, part_sum, goal, is_real, first_place,
     stride, number, levels, is_last,
     BLOCK_M: tl.constexpr, LATENT: tl.constexpr, LATENT_DIM: tl.constexpr, DIRECT: tl.constexpr,
 ):  # fmt: skip
@@ -191,8 +192,8 @@ def keep_split(
             )  # fmt: skip
     if is_last & DIRECT:
         share = tl.div_rn(tl.full([BLOCK_M], 1.0, tl.float32), own_sum)[:, None]
-        _store_half(left * share, left_column, out, index, is_real, LATENT)
-        _store_half(right * share, right_column, out, index, is_real, LATENT)
+        _store_half(left * share, left_column, out, goal, is_real, LATENT)
+        _store_half(right * share, right_column, out, goal, is_real, LATENT)
     else:
         tl.debug_barrier()
         tl.store(part_max + place, own_max, mask=is_real)
@@ -244,16 +245,23 @@ def _merge_slices(
 
 @triton.jit(
     do_not_specialize=[
-        "part_max", "part_sum", "limits", "heads", "num_slices", "span", "depth", "split",
+        "part_max", "part_sum", "queries", "limits", "heads", "num_slices", "span", "depth",
+        "split",
     ]
 )  # fmt: skip
 def _combine_kernel(
-    part_acc, part_max, part_sum, out, limits, heads, num_slices, span, depth, split,
-    LATENT: tl.constexpr, LEVELS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    part_acc, part_max, part_sum, out, queries, limits, heads, num_slices, span, depth, split,
+    LATENT: tl.constexpr, LEVELS: tl.constexpr, COLUMNS: tl.constexpr, RAGGED: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """Merge the slices of some columns of one head of a token, as a program merges its splits."""
+    """Merge the slices of some columns of one head of a node, as a program merges its splits."""
     pair, column = tl.program_id(0), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     overlap.begin(PDL)
+    goal, is_wanted = pair.to(tl.int64), column < LATENT
+    if RAGGED:
+        query = tl.load(queries + pair // heads).to(tl.int64)
+        goal = query * heads + pair % heads
+        is_wanted = is_wanted & (query >= 0)
     limit, pairs = tl.load(limits + pair // heads), tl.num_programs(0).to(tl.int64)
     place = pair + pairs * (depth - 1)  # of the first slice's result
     _, running_sum, acc = _merge_slices(
@@ -261,26 +269,26 @@ def _combine_kernel(
         split, LATENT, LEVELS, COLUMNS,
     )  # fmt: skip
     acc = acc * tl.div_rn(tl.full([1], 1.0, tl.float32), running_sum)[:, None]
-    target = out + pair.to(tl.int64) * LATENT + column
-    tl.store(target, tl.reshape(acc, [COLUMNS]).to(out.dtype.element_ty), mask=column < LATENT)
+    target = out + goal * LATENT + column
+    tl.store(target, tl.reshape(acc, [COLUMNS]).to(out.dtype.element_ty), mask=is_wanted)
 
 
 def combine_slices(
     parts: Partials,
     out: torch.Tensor,
-    limits: torch.Tensor,
+    texts: DecodeTexts,
     slices: Slices,
     split: int,
 ) -> None:
-    """Write the merged slices of every head of every token."""
-    num_tokens, heads, latent = out.shape
+    """Write the merged slices of every head of every node that runs."""
+    num_nodes, (heads, latent) = texts.limits.shape[0], out.shape[1:]
     levels = (slices.count - 1).bit_length()
     columns = min(dim_tile(latent), _MERGED_COLUMNS)
-    kernel: Any = _combine_kernel[(num_tokens * heads, triton.cdiv(latent, columns))]
+    kernel: Any = _combine_kernel[(num_nodes * heads, triton.cdiv(latent, columns))]
     kernel(
-        parts.values, parts.maxima, parts.weights, out, limits, heads,
+        parts.values, parts.maxima, parts.weights, out, texts.queries, texts.limits, heads,
         slices.count, slices.span, slices.depth, split,
-        LATENT=latent, LEVELS=levels, COLUMNS=columns,
+        LATENT=latent, LEVELS=levels, COLUMNS=columns, RAGGED=texts.is_ragged,
         PDL=overlap.is_on(out), num_warps=triton.cdiv(columns, 32), **EXACT,
         **overlap.options(out),
     )  # fmt: skip

@@ -13,7 +13,7 @@ import torch
 
 from outrider.ops.attention.attention_rule import AttentionRule
 from outrider.ops.fixed_activations import soft_cap
-from outrider.ops.linear.product_rows import pad_product
+from outrider.ops.linear.fixed_product import fixed_product, match_product
 
 KEY_MULTIPLE = 16  # keys of a row are padded to a multiple of this
 BLOCK = 128  # keys whose values are summed in one product
@@ -94,22 +94,25 @@ class SeenKeys:
     mask: torch.Tensor  # [rows, width, keys] float32 added to the scores: 0 or -inf
     order: KeyOrder
     indices: dict[int, torch.Tensor]  # [vectors * rows * keys] by vectors, made in each step
-    windowed: dict[int, torch.Tensor]  # masks of layers by sliding window, made in each step
+    windowed: dict[int, torch.Tensor]  # masks of layers by signed window, made in each step
     is_one_chunk: bool  # the last place reads at most all keys, the one before it one key less, ...
 
 
 def in_window(seen: SeenKeys, window: int) -> SeenKeys:
     """The same rows for a layer with a sliding window: a query sees its newest keys.
 
+    A negative window is an attention chunk (`AttentionRule.signed_window`).
+
     Slots of visible keys are in the order of positions, also along the path of a tree. So the
     newest keys of a query are the last ones that it sees.
     """
-    if window >= seen.mask.shape[2]:
+    if abs(window) >= seen.mask.shape[2]:
         return seen
     if window not in seen.windowed:  # the first layer with it
         rank = (seen.mask == 0).cumsum(dim=2)  # [rows, width, keys] keys that are seen up to here
-        is_old = rank <= rank[:, :, -1:] - window
-        seen.windowed[window] = seen.mask.masked_fill(is_old, float("-inf"))
+        limit = rank[:, :, -1:]
+        oldest = limit - window if window > 0 else (limit - 1) // -window * -window
+        seen.windowed[window] = seen.mask.masked_fill(rank <= oldest, float("-inf"))
     return replace(seen, mask=seen.windowed[window])
 
 
@@ -178,8 +181,7 @@ def _attend_places(
 ) -> torch.Tensor:  # [kv_heads, rows, places, group, channels]
     kv_heads, rows, places, group, dim = query.shape
     num = places * group
-    folded = pad_product(query.reshape(len(keys), num, dim))
-    scores = torch.bmm(folded, keys.transpose(1, 2))
+    scores = match_product(query.reshape(len(keys), num, dim), keys)
     by_place = scores[:, :num].view(kv_heads, rows, places, group, -1)
     if rule.is_capped:
         by_place.copy_(soft_cap(by_place * rule.scale, rule.soft_cap)).add_(mask[:, :, None])
@@ -216,8 +218,8 @@ def _weighted_sum(
 ) -> torch.Tensor:  # [n, queries, channels]
     """Block after block of positions, each in ascending order."""
     first = order.block(weights, 0)
-    out = torch.bmm(first, values[:, : first.shape[2]])
+    out = fixed_product(first, values[:, : first.shape[2]])
     for start in range(BLOCK, weights.shape[2], BLOCK):
         part = order.block(weights, start)
-        out.baddbmm_(part, values[:, start : start + part.shape[2]])
+        out.add_(fixed_product(part, values[:, start : start + part.shape[2]]))
     return out

@@ -24,6 +24,7 @@ from outrider.ops.attention.softmax_blocks_triton import (
     first_block,
     is_seen_by,
     load_block,
+    oldest_seen,
     score_factors,
     sum_places,
 )
@@ -179,9 +180,12 @@ def _attend_kernel(
         # Blocks that every row of the tile sees completely need no mask.
         whole = tl.minimum(start + tile * BLOCK_M // GROUP + 1, end) // BLOCK_N * BLOCK_N
         oldest = 0
-        if WINDOW > 0:  # a window has few blocks that all rows see
+        if WINDOW != 0:
             oldest = tl.minimum(first_block(own + 1, WINDOW, BLOCK_N), whole)
-            whole = oldest
+            if WINDOW > 0:  # a window has few blocks that all rows see
+                whole = oldest
+            else:  # rows of one attention chunk see all of its blocks that are before the tile
+                whole = tl.where(oldest_seen(end, WINDOW) > oldest, oldest, whole)
         nothing = tl.full([BLOCK_M], NOTHING_SEEN, tl.float32)
         total_max, total_sum = begin_softmax(sinks, head, offset < count, BLOCK_M, HAS_SINKS)
         no_sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)

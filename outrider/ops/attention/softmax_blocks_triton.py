@@ -26,12 +26,12 @@ class ScoreFactors:
 
     inner: float  # before the hyperbolic tangent
     scale: float
-    window: int  # 0: none
+    window: int  # 0: none; negative: an attention chunk
     is_capped: bool
 
 
 def score_factors(rule: AttentionRule) -> ScoreFactors:
-    window = rule.window if rule.has_window else 0
+    window = rule.signed_window if rule.has_window or rule.has_attention_chunk else 0
     if not rule.is_capped:
         return ScoreFactors(inner=0.0, scale=rule.scale * LOG2_E, window=window, is_capped=False)
     return ScoreFactors(
@@ -64,11 +64,23 @@ def load_block(
 
 
 @triton.jit
+def oldest_seen(limit, WINDOW: tl.constexpr):
+    """The position of the oldest key that rows with this limit see; below 0, they see them all.
+
+    WINDOW is the newest keys or, if it is negative, the size of an attention chunk.
+    """
+    oldest = limit - WINDOW
+    if WINDOW < 0:
+        oldest = tl.maximum(limit - 1, 0) // (-WINDOW) * (-WINDOW)
+    return oldest
+
+
+@triton.jit
 def is_seen_by(position, limit, WINDOW: tl.constexpr):  # [keys], [rows] -> [rows, keys]
-    """Which keys each row sees: those before its limit, and of these the newest WINDOW, if any."""
+    """Which keys each row sees: those before its limit, and of these those in its window."""
     is_seen = position[None, :] < limit[:, None]
-    if WINDOW > 0:
-        is_seen = is_seen & (position[None, :] >= limit[:, None] - WINDOW)
+    if WINDOW != 0:
+        is_seen = is_seen & (position[None, :] >= oldest_seen(limit, WINDOW)[:, None])
     return is_seen
 
 
@@ -79,7 +91,7 @@ def first_block(limit, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):  # limit [r
     The blocks before it are masked completely, so leaving them out changes no bit.
     """
     shortest = tl.min(tl.where(limit > 0, limit, _LONGEST), 0)
-    return tl.maximum(shortest - WINDOW, 0) // BLOCK_N * BLOCK_N
+    return tl.maximum(oldest_seen(shortest, WINDOW), 0) // BLOCK_N * BLOCK_N
 
 
 @triton.jit

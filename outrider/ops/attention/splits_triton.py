@@ -15,7 +15,7 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.attention.attention_rule import AttentionRule
-from outrider.ops.attention.softmax_blocks_triton import LOG2_E, score_factors
+from outrider.ops.attention.softmax_blocks_triton import LOG2_E, oldest_seen, score_factors
 from outrider.ops.attention.tree_paths_triton import DecodeTexts
 
 SPLIT = 256  # positions of a split
@@ -98,9 +98,9 @@ def splits_before(end, SPLIT: tl.constexpr):
 def first_split(limit, WINDOW: tl.constexpr, SPLIT: tl.constexpr):  # limit [rows]
     """The first split that some row sees. Rows with limit 0 see nothing."""
     first = 0
-    if WINDOW > 0:
+    if WINDOW != 0:
         shortest = tl.min(tl.where(limit > 0, limit, _LONGEST), 0)
-        first = splits_before(tl.maximum(shortest - WINDOW, 0) + 1, SPLIT) - 1
+        first = splits_before(tl.maximum(oldest_seen(shortest, WINDOW), 0) + 1, SPLIT) - 1
     return first
 
 
@@ -108,8 +108,8 @@ def first_split(limit, WINDOW: tl.constexpr, SPLIT: tl.constexpr):  # limit [row
 def sees_split(split, limit, WINDOW: tl.constexpr, SPLIT: tl.constexpr):
     """Whether each row sees keys of a split."""
     is_seen = split_start(split, SPLIT) < limit
-    if WINDOW > 0:
-        is_seen = is_seen & (split_start(split + 1, SPLIT) > limit - WINDOW)
+    if WINDOW != 0:
+        is_seen = is_seen & (split_start(split + 1, SPLIT) > oldest_seen(limit, WINDOW))
     return is_seen
 
 

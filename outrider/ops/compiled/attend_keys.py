@@ -251,7 +251,7 @@ def _attend(
     table_at: int,  # address of a table if the pool has codes, else 0
     factors_at: int,  # address of float32 [2]: scale, soft cap or 0
     sinks_at: int,  # address of float32 [heads], or 0
-    window: int,
+    window: int,  # negative: an attention chunk
     out_at: int,  # address of float32 [num_query, heads, dim]
     scratch_at: int,  # `key_scratch` for every thread
 ) -> None:
@@ -269,7 +269,8 @@ def _attend(
     for kv_head in range(kv_heads):
         for token in range((thread_index() + kv_head) % threads, group[1], threads):
             num, row = _find_visible(group, token, visible), group[0] + token
-            seen = visible[max(num - window, 0) : num]
+            oldest = num - window if window > 0 else (num - 1) // -window * -window
+            seen = visible[max(oldest, 0) : num]
             for first in range(kv_head * per_key, (kv_head + 1) * per_key, most):
                 n = min(most, (kv_head + 1) * per_key - first)
                 query_at = query + (row * stride + first * dim) * 4
@@ -288,7 +289,7 @@ attend = types.ExternalFunction("outrider_attend", _ATTEND)
 @callback("void(voidptr)")
 def attend_rows(pointer: int) -> None:
     """0 groups, 1 query, 2 its stride, 3 heads, 4 vectors, 5 channels, 6 pool, 7 scale and
-    soft cap as float32, 8 sliding window, 9 output, 10 scratch, 11 table of codes or 0, 12 sinks
+    soft cap as float32, 8 signed window, 9 output, 10 scratch, 11 table of codes or 0, 12 sinks
     or 0; then the groups.
     """
     given = carray(pointer, (_NUM_GIVEN + MOST_GROUPS * NUM_GROUP,), np.int64)

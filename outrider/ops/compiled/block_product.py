@@ -2,15 +2,16 @@
 
 A weight, with the norm of its input, is an array of `NUM_WEIGHT` integers (`BlockLinear.fields`):
 
-    0 kind, 1 blocks, 2 bytes of a tile, 3 blocks of a row, 4 inputs, 5 outputs,
-    6 weight of the norm with eps behind it, 7 its length or 0
+    0 tiles [tiles, NUM_TILE], 1 blocks of a row, 2 inputs, 3 outputs,
+    4 weight of the norm with eps behind it, 5 its length or 0, 6 order of the inputs, 7 its length
+    or 0
 
 A callback gets the address of such an array, and behind it its own operands:
 
-    8 rows, 9 x, 10 scratch, 11 output
-    12 whether to add to the output (`block_product`)
-    12 query heads, 13 vectors of a slot, 14 channels of a head, 15 cosines, 16 sines, 17 pool,
-    18 slots (`projected_heads`)
+    rows, x, scratch, output
+    whether to add to the output (`block_product`)
+    query heads, vectors of a slot, channels of a head, cosines, sines, pool, slots
+    (`projected_heads`)
 """
 
 import llvmlite.binding as llvm
@@ -34,7 +35,9 @@ from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_fo
 
 ADDED = -1
 NUM_WEIGHT = 8
-_NUM_GIVEN = 19
+_NUM_PRODUCT = NUM_WEIGHT + 5
+_NUM_GATED = NUM_WEIGHT + 4
+_NUM_HEADS = NUM_WEIGHT + 11
 _PRODUCT = types.void(*[types.intp] * 6)
 _GATED = types.void(*[types.intp] * 5)
 _STORE = types.void(*[types.intp] * 9)
@@ -45,12 +48,12 @@ def _operands(
     weight: np.ndarray, rows: int, x_at: int, scratch: int
 ) -> tuple[Blocks, Coded, np.ndarray]:
     """The weight, the coded activations, and this thread's sums of tiles."""
-    kind, first, tile_bytes, num_blocks, inputs = weight[:5]
+    tiles, num_blocks, inputs, _, norm_at, norm_length, order_at, order_length = weight
     x = carray(pointer_to(x_at), (rows, inputs), np.float32)
-    norm_at, norm_length = weight[6], weight[7]
     norm = carray(pointer_to(norm_at), (norm_length + 1,), np.float32)  # eps is behind the weight
-    coded = code_rows(x, norm[:norm_length], norm[norm_length], scratch)
-    return (kind, first, tile_bytes, num_blocks), coded, tile_sums(scratch, inputs)
+    order = carray(pointer_to(order_at), (order_length,), np.int64)
+    coded = code_rows(x, norm[:norm_length], norm[norm_length], order, scratch)
+    return (tiles, num_blocks), coded, tile_sums(scratch, inputs)
 
 
 @callback(_PRODUCT)
@@ -64,7 +67,7 @@ def _multiply(
 ) -> None:
     """norm(x) W^T"""
     weight = carray(pointer_to(weight_at), (NUM_WEIGHT,), np.int64)
-    outputs, is_added = weight[5], added == ADDED
+    outputs, is_added = weight[3], added == ADDED
     out = carray(pointer_to(out_at), (rows, outputs), np.float32)
     blocks, coded, sums = _operands(weight, rows, x_at, scratch)
     first_tile, last_tile = own_tiles(outputs)
@@ -95,7 +98,7 @@ def _multiply_gated(
 ) -> None:
     """silu(gate) * up of the two halves of norm(x) W^T; halves are whole tiles."""
     weight = carray(pointer_to(weight_at), (NUM_WEIGHT,), np.int64)
-    outputs = weight[5] // 2
+    outputs = weight[3] // 2
     out = carray(pointer_to(out_at), (rows, outputs), np.float32)
     blocks, coded, sums = _operands(weight, rows, x_at, scratch)
     first_tile, last_tile = own_tiles(outputs)
@@ -172,22 +175,23 @@ rotate_and_store = types.ExternalFunction("outrider_rotate_and_store", _STORE)
 
 @callback("void(voidptr)")
 def block_product(pointer: int) -> None:
-    given = carray(pointer, (_NUM_GIVEN,), np.int64)
-    multiply(given.ctypes.data, given[8], given[9], given[10], given[11], given[12])
+    given = carray(pointer, (_NUM_PRODUCT,), np.int64)
+    rows, x, scratch, out, added = given[NUM_WEIGHT:]
+    multiply(given.ctypes.data, rows, x, scratch, out, added)
 
 
 @callback("void(voidptr)")
 def gated_product(pointer: int) -> None:
-    given = carray(pointer, (_NUM_GIVEN,), np.int64)
-    multiply_gated(given.ctypes.data, given[8], given[9], given[10], given[11])
+    given = carray(pointer, (_NUM_GATED,), np.int64)
+    rows, x, scratch, out = given[NUM_WEIGHT:]
+    multiply_gated(given.ctypes.data, rows, x, scratch, out)
 
 
 @callback("void(voidptr)")
 def projected_heads(pointer: int) -> None:
     """Rotated queries from x W^T; keys and values are written to their slots."""
-    given = carray(pointer, (_NUM_GIVEN,), np.int64)
-    rows, out = given[8], given[11]
-    multiply(given.ctypes.data, rows, given[9], given[10], out, 0)
+    given = carray(pointer, (_NUM_HEADS,), np.int64)
+    rows, x, scratch, out, heads, vectors, dim, cos, sin, pool, slots = given[NUM_WEIGHT:]
+    multiply(given.ctypes.data, rows, x, scratch, out, 0)
     wait_for_team()
-    heads, vectors, dim, cos, sin, pool, slots = given[12:]
     rotate_and_store(rows, out, heads, vectors, dim, cos, sin, pool, slots)

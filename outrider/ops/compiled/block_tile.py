@@ -11,12 +11,22 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from outrider.ops.compiled.block_kind import BLOCK, HALF_BYTES, KINDS, TILE, BlockKind
+from outrider.ops.compiled.block_kind import (
+    BLOCK,
+    FLOAT_BYTES,
+    GROUP_KINDS,
+    HALF_BYTES,
+    KINDS,
+    TILE,
+    BlockKind,
+)
 from outrider.ops.compiled.kernel_cache import callback
 from outrider.ops.compiled.vector_ir import (
     FLOAT,
     FLOATS,
     HALVES,
+    INT8S,
+    INT16S,
     INT32,
     INT64,
     INTS,
@@ -32,7 +42,8 @@ from outrider.ops.compiled.vector_ir import (
 
 _VECTOR_BYTES = 4 * TILE
 _ALIGN = 32  # of blocks in memory
-_SIGNATURE = types.void(*[types.intp] * 8)
+_NUM_NIBBLES = TILE * BLOCK // 2 // _VECTOR_BYTES  # vectors of low halves of codes
+_SIGNATURE = types.void(*[types.intp] * 9)
 _SYMBOL = "outrider_multiply_tile"
 _MOST_ROWS = 8  # whose sums fit into registers
 ROW_GROUPS = (1, 2, 4, _MOST_ROWS)
@@ -43,15 +54,16 @@ def _tile_loops(
     context: Any,
     kind: Any,  # the index of a `BlockKind`
     num_rows: Any,  # one of ROW_GROUPS
+    shift: Any,  # 1 << shift blocks share a scale, in kinds that do not say it
     blocks: Any,  # address of the tile's first block
     codes: Any,  # address of the first row's int8 codes, [num_rows, num_blocks * 32]
     scales: Any,  # address of its float32 scales, [num_rows, num_blocks]
-    sums: Any,  # address of the int32 sums of the codes of every block, [num_rows, num_blocks]
+    sums: Any,  # address of int32 sums of the codes of every half block, [num_rows, num_blocks, 2]
     num_blocks: Any,
     out: Any,  # address of float32 [num_rows, 16]
 ) -> Any:
     """One loop per kind and number of rows; a switch chooses."""
-    del context, kind, num_rows, blocks, codes, scales, sums, num_blocks, out
+    del context, kind, num_rows, shift, blocks, codes, scales, sums, num_blocks, out
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         del signature
@@ -59,7 +71,7 @@ def _tile_loops(
         end = builder.append_basic_block("end")
         chosen = builder.add(builder.mul(kind, number(_MOST_ROWS + 1)), num_rows)
         switch = builder.switch(chosen, end)
-        for each in KINDS.values():
+        for each in (*KINDS.values(), *GROUP_KINDS.values()):
             for rows in ROW_GROUPS:
                 switch.add_case(
                     number(each.index * (_MOST_ROWS + 1) + rows),
@@ -86,7 +98,8 @@ class _TileLoop:
         self, builder: ir.IRBuilder, kind: BlockKind, rows: int, arguments: list[ir.Value]
     ) -> None:
         self._builder, self._kind, self._rows = builder, kind, rows
-        self._blocks, self._codes, self._scales, self._sums, self._num, self._out = arguments
+        self._shift, self._blocks, *activations, self._num, self._out = arguments
+        self._codes, self._scales, self._sums = activations
 
     def emit(self) -> None:
         builder, before = self._builder, self._builder.block
@@ -111,24 +124,34 @@ class _TileLoop:
 
     def _add_block(self, index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
         builder, kind = self._builder, self._kind
-        first = builder.add(self._blocks, builder.mul(index, number(TILE * kind.block_bytes)))
-        weights = self._weights(first)
-        scale = self._halves(first, TILE * kind.code_bytes)
+        first, head = self._places(index)
+        weights, steps = self._weights(first), self._steps(first)
+        scale, zeros = self._scale_and_zeros(head)
         added = []
         for row, total in enumerate(totals):
             at = builder.add(builder.mul(number(row), self._num), index)
             codes = builder.add(self._codes, builder.mul(at, number(BLOCK)))
-            factor = self._per_block(self._scales, at, FLOAT)
-            count = self._per_block(self._sums, at, INT32)
-            product = builder.sitofp(self._dot(weights, codes, count), FLOATS)
+            factor = load(builder, self._nth(self._scales, at, 4), FLOAT, align=4)
+            counts = self._counts(at)
+            product = builder.sitofp(self._product(weights, steps, zeros, codes, counts), FLOATS)
             factors = builder.fmul(scale, splat(builder, factor, FLOATS))
             total = multiply_add(builder, product, factors, total)
             if kind.has_minimum:
-                minimum = self._halves(first, TILE * (kind.code_bytes + HALF_BYTES))
-                share = splat(builder, builder.fmul(factor, builder.sitofp(count, FLOAT)), FLOATS)
-                total = multiply_add(builder, minimum, share, total)
+                minimum = self._halves(head, TILE * HALF_BYTES)
+                total = self._add_minimum(total, minimum, steps[-1:], factor, counts)
             added.append(total)
         return added
+
+    def _places(self, index: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Addresses of a block, and of what its span shares, which is behind the span."""
+        builder, kind = self._builder, self._kind
+        shift = number(kind.span.bit_length() - 1) if kind.span else self._shift
+        span = builder.lshr(index, shift)
+        # Before block i there are i blocks, and the heads of all spans before its own.
+        heads = self._nth(self._blocks, span, TILE * kind.head_bytes)
+        following = builder.shl(builder.add(span, number(1)), shift)  # the first of the next span
+        first, head = (self._nth(heads, at, TILE * kind.block_bytes) for at in (index, following))
+        return first, head
 
     def _weights(self, first: ir.Value) -> list[ir.Value]:
         """Eight vectors of unsigned codes: of inputs 0 to 3 of all 16 outputs, 4 to 7, ..."""
@@ -139,36 +162,112 @@ class _TileLoop:
         ]
         if self._kind.bits == 8:
             return stored
-        low, shift = constant(0x0F0F0F0F), constant(4)
-        high = [builder.and_(builder.lshr(vector, shift), low) for vector in stored]
-        return [builder.and_(vector, low) for vector in stored] + high
+        nibbles, low = stored[:_NUM_NIBBLES], constant(0x0F0F0F0F)
+        high = [builder.and_(builder.lshr(vector, constant(4)), low) for vector in nibbles]
+        weights = [builder.and_(vector, low) for vector in nibbles] + high
+        if self._kind.bits == 4:
+            return weights
+        pairs = stored[_NUM_NIBBLES:]  # of bits: a vector has those of every second weight
+        return [
+            builder.or_(weight, self._high_pair(pairs[place % 2], 2 * (place // 2)))
+            for place, weight in enumerate(weights)
+        ]
 
-    def _dot(self, weights: list[ir.Value], codes: ir.Value, count: ir.Value) -> ir.Value:
+    def _high_pair(self, stored: ir.Value, shift: int) -> ir.Value:
+        """Two bits from `shift` on of every byte, as bits 4 and 5."""
+        builder, mask = self._builder, constant(0x30303030)
+        if shift < 4:
+            return builder.and_(builder.shl(stored, constant(4 - shift)), mask)
+        return builder.and_(builder.lshr(stored, constant(shift - 4)), mask)
+
+    def _steps(self, first: ir.Value) -> list[ir.Value]:
+        """Vectors of the steps of all 16 outputs; those of minima are the last."""
+        builder, kind = self._builder, self._kind
+        vectors = []
+        for place in range(kind.code_bytes, kind.block_bytes):
+            address = builder.add(first, number(TILE * place))
+            vectors.append(builder.sext(load(builder, address, INT8S, align=TILE), INTS))
+        return vectors
+
+    def _counts(self, at: ir.Value) -> list[ir.Value]:
+        """The sums of the codes of both halves of a block of activations."""
+        first = self._nth(self._sums, at, 2 * 4)
+        places = (first, self._builder.add(first, number(4)))
+        return [load(self._builder, place, INT32, align=4) for place in places]
+
+    def _product(
+        self,
+        weights: list[ir.Value],
+        steps: list[ir.Value],
+        zeros: ir.Value,
+        codes: ir.Value,
+        counts: list[ir.Value],
+    ) -> ir.Value:
         """The products of a block with a row's codes, [16] integers."""
-        builder, offset = self._builder, self._kind.offset
-        start = builder.mul(count, ir.Constant(INT32, -offset))
+        builder, num = self._builder, self._kind.num_steps
+        if num < 2:
+            product = self._dot(weights, zeros, codes, builder.add(*counts))
+            return builder.mul(product, steps[0]) if num else product
+        half = len(weights) // 2
+        behind = builder.add(codes, number(BLOCK // 2))
+        left = self._dot(weights[:half], zeros, codes, counts[0])
+        right = self._dot(weights[half:], zeros, behind, counts[1])
+        return builder.add(builder.mul(left, steps[0]), builder.mul(right, steps[1]))
+
+    def _dot(
+        self, weights: list[ir.Value], zeros: ir.Value, codes: ir.Value, count: ir.Value
+    ) -> ir.Value:
+        """The products of some vectors of weights; `count` is the sum of the row's codes there."""
+        builder = self._builder
         # Two sums, because every product waits for the sum before it.
-        totals = [splat(builder, start, INTS) if offset else NO_INTS, NO_INTS]
+        totals = [builder.mul(splat(builder, count, INTS), builder.neg(zeros)), NO_INTS]
         for place, weight in enumerate(weights):
             four = load(builder, builder.add(codes, number(4 * place)), INT32, align=4)
             total = dot_bytes(builder, totals[place % 2], weight, splat(builder, four, INTS))
             totals[place % 2] = total
         return builder.add(*totals)
 
+    def _add_minimum(
+        self,
+        total: ir.Value,
+        minimum: ir.Value,
+        steps: list[ir.Value],  # one, or none
+        factor: ir.Value,
+        counts: list[ir.Value],
+    ) -> ir.Value:
+        builder, count = self._builder, self._builder.add(*counts)
+        if not steps:
+            share = splat(builder, builder.fmul(factor, builder.sitofp(count, FLOAT)), FLOATS)
+            return multiply_add(builder, minimum, share, total)
+        shares = builder.sitofp(builder.mul(steps[0], splat(builder, count, INTS)), FLOATS)
+        scaled = builder.fmul(minimum, splat(builder, factor, FLOATS))
+        return multiply_add(builder, scaled, shares, total)
+
+    def _scale_and_zeros(self, head: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The scales of all 16 outputs, and what is subtracted from their codes, in [16] both."""
+        builder, offset = self._builder, constant(self._kind.offset)
+        if not self._kind.has_zeros:
+            return self._halves(head, 0), offset
+        scale = load(builder, head, FLOATS, align=_ALIGN)
+        address = builder.add(head, number(TILE * FLOAT_BYTES))
+        zeros = builder.sext(load(builder, address, INT16S, align=_ALIGN), INTS)
+        return scale, builder.add(zeros, offset)
+
     def _halves(self, first: ir.Value, offset: int) -> ir.Value:
         """16 numbers that are stored in float16."""
         address = self._builder.add(first, number(offset))
         return self._builder.fpext(load(self._builder, address, HALVES, align=_ALIGN), FLOATS)
 
-    def _per_block(self, first: ir.Value, place: ir.Value, kind: ir.Type) -> ir.Value:
-        address = self._builder.add(first, self._builder.mul(place, number(4)))
-        return load(self._builder, address, kind, align=4)
+    def _nth(self, first: ir.Value, place: ir.Value, size: int) -> ir.Value:
+        """The address of an element of `size` bytes."""
+        return self._builder.add(first, self._builder.mul(place, number(size)))
 
 
 @callback(_SIGNATURE)
 def _multiply_tile(
     kind: int,
     num_rows: int,
+    shift: int,
     blocks: int,
     codes: int,
     scales: int,
@@ -176,7 +275,7 @@ def _multiply_tile(
     num_blocks: int,
     out: int,
 ) -> None:
-    _tile_loops(kind, num_rows, blocks, codes, scales, sums, num_blocks, out)
+    _tile_loops(kind, num_rows, shift, blocks, codes, scales, sums, num_blocks, out)
 
 
 # Callers get a symbol: numba would compile all loops again inside of each of them.

@@ -1,4 +1,7 @@
-"""The activations of a team as 8-bit codes, normalised before if asked, in compiled functions."""
+"""The activations of a team as 8-bit codes, in compiled functions.
+
+They are normalised before if asked, and brought into the order of the weight's codes.
+"""
 
 import numpy as np
 from numba import carray
@@ -13,17 +16,23 @@ from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_fo
 FEW_ROWS = 8  # every thread quantises these for itself, which takes less time than to wait
 GROUP = 8  # rows that are multiplied at once, at most
 _TILE_BYTES = 2 * 4 * GROUP * TILE  # sums of two tiles
-_CODED_BYTES = BLOCK + 4 + 4  # codes, scale and sum of a block of activations
+_CODED_BYTES = BLOCK + 4 + 2 * 4  # codes, scale and two sums of a block of activations
 
 Coded = tuple[int, int, int]  # addresses of codes, scales and sums
-Blocks = tuple[int, int, int, int]  # kind, address of the first tile, bytes of a tile, its blocks
+Blocks = tuple[int, int]  # address of int64 [tiles, NUM_TILE], blocks of a tile
+NUM_TILE = 3  # numbers of a tile: the index of its `BlockKind`, its address, log2 of its span
+
+
+@compiled()
+def own_bytes(inputs: int) -> int:
+    """Of one thread: sums of tiles, and a row that is normalised, then reordered."""
+    return _TILE_BYTES + 2 * 4 * inputs
 
 
 def scratch_bytes(*, rows: int, inputs: int, threads: int) -> int:
     """The size of the memory that a product needs besides its operands."""
     copies = threads if rows <= FEW_ROWS else 1
-    own = _TILE_BYTES + 4 * inputs
-    return threads * own + copies * rows * -(-inputs // BLOCK) * _CODED_BYTES
+    return threads * own_bytes(inputs) + copies * rows * -(-inputs // BLOCK) * _CODED_BYTES
 
 
 @compiled()
@@ -31,15 +40,16 @@ def code_rows(
     x: np.ndarray,  # [rows, inputs] float32
     norm: np.ndarray,  # [inputs] weight of an RMS norm; [0] for none
     eps: np.float32,
+    order: np.ndarray,  # [inputs] int64, the input of each code; [0] for their own order
     scratch: int,  # address
 ) -> Coded:
     """Code all rows; every thread can read the result."""
     rows, inputs = x.shape
     num_blocks = (inputs + BLOCK - 1) // BLOCK
     total, threads, thread = rows * num_blocks, num_threads(), thread_index()
-    own = scratch + thread * (_TILE_BYTES + 4 * inputs) + _TILE_BYTES
-    normed = carray(pointer_to(own), (inputs,), np.float32)
-    start, first, last = scratch + threads * (_TILE_BYTES + 4 * inputs), 0, rows
+    own = scratch + thread * own_bytes(inputs) + _TILE_BYTES
+    wide = carray(pointer_to(own), (2, inputs), np.float32)
+    start, first, last = scratch + threads * own_bytes(inputs), 0, rows
     if rows <= FEW_ROWS:
         start += thread * total * _CODED_BYTES
     else:
@@ -47,13 +57,17 @@ def code_rows(
     scales, sums = start + total * BLOCK, start + total * (BLOCK + 4)
     codes_of = carray(pointer_to(start), (rows, num_blocks * BLOCK), np.int8)
     scales_of = carray(pointer_to(scales), (rows, num_blocks), np.float32)
-    sums_of = carray(pointer_to(sums), (rows, num_blocks), np.int32)
+    sums_of = carray(pointer_to(sums), (rows, num_blocks, 2), np.int32)
     for row in range(first, last):
+        source = x[row]
         if len(norm):
-            norm_row(x[row], norm, eps, normed)
-            quantise_row(normed, codes_of[row], scales_of[row], sums_of[row])
-        else:
-            quantise_row(x[row], codes_of[row], scales_of[row], sums_of[row])
+            norm_row(source, norm, eps, wide[0])
+            source = wide[0]
+        if len(order):
+            for place in range(inputs):
+                wide[1, place] = source[order[place]]
+            source = wide[1]
+        quantise_row(source, codes_of[row], scales_of[row], sums_of[row])
     if rows > FEW_ROWS:
         wait_for_team()
     return start, scales, sums
@@ -62,7 +76,7 @@ def code_rows(
 @compiled()
 def tile_sums(scratch: int, inputs: int) -> np.ndarray:  # [2, 8, 16] float32
     """Where this thread puts the sums of two tiles."""
-    at = scratch + thread_index() * (_TILE_BYTES + 4 * inputs)
+    at = scratch + thread_index() * own_bytes(inputs)
     sums: np.ndarray = carray(pointer_to(at), (2, GROUP, TILE), np.float32)
     return sums
 
@@ -77,16 +91,18 @@ def own_tiles(outputs: int) -> tuple[int, int]:
 @compiled()
 def multiply_rows(blocks: Blocks, tile: int, coded: Coded, row: int, num: int, out: int) -> None:
     """Products of one tile with `num` rows from `row` on, written to the address `out`."""
-    kind, first, tile_bytes, num_blocks = blocks
+    tiles_at, num_blocks = blocks
     codes, scales, sums = coded
+    kind, first, shift = carray(pointer_to(tiles_at + 8 * NUM_TILE * tile), (NUM_TILE,), np.int64)
     at = row * num_blocks
     multiply_tile(
         kind,
         num,
-        first + tile * tile_bytes,
+        shift,
+        first,
         codes + at * BLOCK,
         scales + at * 4,
-        sums + at * 4,
+        sums + at * 2 * 4,
         num_blocks,
         out,
     )

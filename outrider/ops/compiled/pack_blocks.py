@@ -1,31 +1,51 @@
-"""Brings the rows of GGUF blocks into the order of the compiled kernels, and makes such rows."""
+"""Brings a weight of blocks into the order of the compiled kernels, and makes blocks of floats."""
 
 import torch
 import torch.nn.functional as F
 
-from outrider.ops.compiled.block_kind import BLOCK, HALF_BYTES, KINDS, TILE, BlockKind, KindName
+from outrider.ops.compiled.block_kind import BLOCK, TILE
+from outrider.ops.compiled.block_parts import BlockParts
 
-_SIGN = 0x80  # of a signed byte; flipping it adds 128
 _LEVELS = 127.0
 
 
-def pack_blocks(
-    rows: torch.Tensor,  # [out, blocks * block_bytes] uint8, as in a GGUF file
-    kind: BlockKind,
-) -> torch.Tensor:  # [tiles, blocks, 16 * block_bytes] uint8
+def pack_blocks(parts: BlockParts) -> torch.Tensor:  # [tiles, tile_bytes] uint8
     """The bytes in the order of the kernels. Outputs are padded to whole tiles with zeros."""
-    padding = -rows.shape[0] % TILE
-    tiles = F.pad(rows, (0, 0, 0, padding)).view(-1, TILE, rows.shape[1])
-    blocks = tiles.view(*tiles.shape[:2], -1, kind.block_bytes)  # [tiles, 16, blocks, block_bytes]
-    scales, codes = blocks[..., : -kind.code_bytes], blocks[..., -kind.code_bytes :]
-    if kind.bits == 8:  # stored signed; the kernels multiply unsigned codes
-        codes = codes ^ _SIGN
-    return torch.cat([_interleave(codes, 4), _interleave(scales, HALF_BYTES)], dim=2)
+    codes = parts.codes.view(parts.outputs, parts.num_blocks, BLOCK)
+    by_block = [_interleave(_code_bytes(codes, parts.kind.bits), 4)]
+    by_block += [_interleave_numbers(steps) for steps in parts.steps]
+    blocks = torch.cat(by_block, dim=2)  # [tiles, blocks, 16 * block_bytes]
+    heads = torch.cat([_interleave_numbers(head) for head in parts.heads], dim=2)
+    spans = blocks.reshape(*heads.shape[:2], -1)
+    return torch.cat([spans, heads], dim=2).flatten(1)
 
 
-def _interleave(parts: torch.Tensor, size: int) -> torch.Tensor:  # [tiles, 16, blocks, n]
-    """Groups of `size` bytes of all 16 outputs side by side, [tiles, blocks, 16 * n]."""
-    groups = parts.reshape(*parts.shape[:3], -1, size)
+def _code_bytes(codes: torch.Tensor, bits: int) -> torch.Tensor:  # [out, blocks, 32]
+    """The codes of a block in as few bytes as they need, [out, blocks, code_bytes].
+
+    Low halves of bytes are the first 16 inputs. High pairs of 6 bits: byte i has those of
+    inputs i, i + 8, i + 16 and i + 24.
+    """
+    if bits == 8:
+        return codes
+    low, high = (codes & 0x0F).chunk(2, dim=2)
+    nibbles = low | (high << 4)
+    if bits == 4:
+        return nibbles
+    a, b, c, d = (codes >> 4).chunk(4, dim=2)
+    return torch.cat([nibbles, a | (b << 2) | (c << 4) | (d << 6)], dim=2)
+
+
+def _interleave_numbers(numbers: torch.Tensor) -> torch.Tensor:  # [out, n]
+    """The bytes of every number of all 16 outputs side by side, [tiles, n, 16 * bytes]."""
+    stored = numbers.contiguous().view(torch.uint8).view(*numbers.shape, -1)
+    return _interleave(stored, stored.shape[2])
+
+
+def _interleave(parts: torch.Tensor, size: int) -> torch.Tensor:  # [out, n, bytes]
+    """Groups of `size` bytes of all 16 outputs side by side, [tiles, n, 16 * bytes]."""
+    padded = F.pad(parts, (0, 0, 0, 0, 0, -parts.shape[0] % TILE))
+    groups = padded.reshape(-1, TILE, parts.shape[1], parts.shape[2] // size, size)
     return groups.permute(0, 2, 3, 1, 4).flatten(2)
 
 
@@ -38,19 +58,3 @@ def quantise_rows(weight: torch.Tensor) -> torch.Tensor:  # [out, in] -> [out, r
     codes = (wide * inverse).round_().to(torch.int8)
     stored = scale.half().view(torch.uint8)  # [out, blocks, 2]
     return torch.cat([stored, codes.view(torch.uint8)], dim=2).flatten(1)
-
-
-def widen_rows(rows: torch.Tensor, name: KindName) -> torch.Tensor:  # [out, in] float32
-    """The numbers that rows of GGUF blocks stand for."""
-    kind = KINDS[name]
-    blocks = rows.view(len(rows), -1, kind.block_bytes)  # [out, blocks, block_bytes]
-    scales, codes = blocks[..., : -kind.code_bytes], blocks[..., -kind.code_bytes :]
-    halves = scales.contiguous().view(torch.float16).float()  # [out, blocks, 1 or 2]
-    if kind.bits == 8:
-        wide = codes.contiguous().view(torch.int8).float()
-    else:  # low halves of the bytes are the first 16 inputs
-        wide = torch.cat([codes & 0xF, codes >> 4], dim=2).float() - kind.offset
-    wide = wide * halves[:, :, :1]
-    if kind.has_minimum:
-        wide = wide + halves[:, :, 1:]
-    return wide.flatten(1)

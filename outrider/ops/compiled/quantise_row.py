@@ -12,7 +12,7 @@ from outrider.ops.compiled.kernel_cache import compiled
 from outrider.ops.compiled.vector_ir import (
     FLOAT,
     FLOATS,
-    INT8,
+    INT8S,
     INT32,
     INTS,
     WIDTH,
@@ -25,7 +25,6 @@ from outrider.ops.compiled.vector_ir import (
 
 _LEVELS = 127.0
 _NO_SIGN = 0x7FFFFFFF
-_CODES = ir.VectorType(INT8, WIDTH)
 
 
 @compiled()
@@ -33,7 +32,7 @@ def quantise_row(
     x: np.ndarray,  # float32 [in]
     codes: np.ndarray,  # int8 [blocks * 32]
     scales: np.ndarray,  # float32 [blocks]
-    sums: np.ndarray,  # int32 [blocks] of the codes
+    sums: np.ndarray,  # int32 [blocks, 2] of the codes of half blocks
 ) -> None:
     """Inputs past the end of the last block count as 0."""
     whole = len(x) // BLOCK
@@ -42,7 +41,7 @@ def quantise_row(
             x.ctypes.data + block * BLOCK * 4,
             codes.ctypes.data + block * BLOCK,
             scales.ctypes.data + block * 4,
-            sums.ctypes.data + block * 4,
+            sums.ctypes.data + block * 2 * 4,
         )
     if whole * BLOCK < len(x):
         rest = np.zeros(BLOCK, np.float32)
@@ -51,7 +50,7 @@ def quantise_row(
             rest.ctypes.data,
             codes.ctypes.data + whole * BLOCK,
             scales.ctypes.data + whole * 4,
-            sums.ctypes.data + whole * 4,
+            sums.ctypes.data + whole * 2 * 4,
         )
 
 
@@ -61,13 +60,13 @@ def quantise_block(
     x: Any,  # address of 32 float32
     codes: Any,  # address of 32 int8
     scale: Any,  # address of a float32
-    total: Any,  # address of an int32: the sum of the codes
+    totals: Any,  # address of two int32: the sums of the first and the last 16 codes
 ) -> Any:
     """The largest absolute value is found by its bits, so a NaN counts as the largest.
 
     The scale of such a block is NaN, and so are all products with it.
     """
-    del context, x, codes, scale, total
+    del context, x, codes, scale, totals
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         del signature
@@ -78,7 +77,7 @@ def quantise_block(
 
 
 def _emit_block(
-    builder: ir.IRBuilder, x: ir.Value, codes: ir.Value, scale: ir.Value, total: ir.Value
+    builder: ir.IRBuilder, x: ir.Value, codes: ir.Value, scale: ir.Value, totals: ir.Value
 ) -> None:
     halves = [load(builder, builder.add(x, number(64 * i)), FLOATS, align=4) for i in range(2)]
     largest = builder.bitcast(_largest_bits(builder, halves), FLOAT)
@@ -87,14 +86,13 @@ def _emit_block(
     inverse = builder.select(is_zero, ir.Constant(FLOAT, 0.0), inverse)
     nearest = declared(builder.module, "llvm.rint.v16f32", FLOATS, [FLOATS])
     add_up = declared(builder.module, "llvm.vector.reduce.add.v16i32", INT32, [INTS])
-    added = ir.Constant(INT32, 0)
     for place, half in enumerate(halves):
         rounded = builder.call(nearest, [builder.fmul(half, splat(builder, inverse, FLOATS))])
         integers = builder.fptosi(rounded, INTS)
-        added = builder.add(added, builder.call(add_up, [integers]))
-        _store(builder, builder.trunc(integers, _CODES), builder.add(codes, number(WIDTH * place)))
+        total = builder.call(add_up, [integers])
+        _store(builder, total, builder.add(totals, number(4 * place)))
+        _store(builder, builder.trunc(integers, INT8S), builder.add(codes, number(WIDTH * place)))
     _store(builder, builder.fdiv(largest, ir.Constant(FLOAT, _LEVELS)), scale)
-    _store(builder, added, total)
 
 
 def _largest_bits(builder: ir.IRBuilder, halves: list[ir.Value]) -> ir.Value:

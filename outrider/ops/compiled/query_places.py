@@ -15,55 +15,48 @@ The array of integers that it gets has sizes, then addresses of int64 tensors:
 import numpy as np
 from numba import carray
 
-from outrider.ops.compiled.address import pointer_to
+from outrider.ops.compiled.address import int64_at
 from outrider.ops.compiled.kernel_cache import callback, compiled
+from outrider.ops.compiled.page_slot import page_slot
 
 NUM_GIVEN = 30
 NUM_OUTSIDE = 29
-_MANY = 1 << 40
-
-
-@compiled()
-def _numbers(address: int) -> np.ndarray:
-    numbers: np.ndarray = carray(pointer_to(address), (_MANY,), np.int64)
-    return numbers
 
 
 @compiled()
 def _slot(given: np.ndarray, row: int, position: int) -> int:
     """The slot of a position of a row; 0, on the page of padding, if the table has none."""
-    page = position // given[6]
-    if row < 0 or row >= given[9] or page < 0 or page >= given[10]:
+    slot = page_slot((given[9], given[10], given[11], given[21], given[6]), row, position)
+    if slot < 0:
         given[NUM_OUTSIDE] += 1
         return 0
-    slot: int = _numbers(given[21])[row * given[11] + page] * given[6] + position % given[6]
     return slot
 
 
 @compiled()
 def _place(given: np.ndarray, query: int, token: int, row: int, position: int, stored: int) -> None:
-    _numbers(given[22])[query] = max(token, 0)  # an absent node runs as token 0
-    _numbers(given[23])[query] = position
-    _numbers(given[24])[query] = _slot(given, row, stored)
+    int64_at(given[22])[query] = max(token, 0)  # an absent node runs as token 0
+    int64_at(given[23])[query] = position
+    int64_at(given[24])[query] = _slot(given, row, stored)
 
 
 @compiled()
 def _sample(given: np.ndarray, sample: int, query: int, row: int) -> None:
-    _numbers(given[26])[sample] = query
-    _numbers(given[27])[sample] = row
-    _numbers(given[28])[sample] = _numbers(given[23])[query] + 1
+    int64_at(given[26])[sample] = query
+    int64_at(given[27])[sample] = row
+    int64_at(given[28])[sample] = int64_at(given[23])[query] + 1
 
 
 @compiled()
 def _place_nodes(given: np.ndarray) -> None:
     """A node is seen at its depth (siblings share a position) but stored at its own index."""
-    rows, nodes, of_nodes = given[0], given[1], _numbers(given[25])
+    rows, nodes, of_nodes = given[0], given[1], int64_at(given[25])
     is_ragged = given[3] < rows * nodes
     for place in range(rows):
-        row, length = _numbers(given[14])[place], _numbers(given[15])[place]
+        row, length = int64_at(given[14])[place], int64_at(given[15])[place]
         for node in range(nodes):
-            token = _numbers(given[12])[place * given[7] + node]
-            position = length + _numbers(given[13])[place * given[8] + node]
+            token = int64_at(given[12])[place * given[7] + node]
+            position = length + int64_at(given[13])[place * given[8] + node]
             stored, own, query = length + given[2] + node, row, place * nodes + node
             if is_ragged:
                 query = of_nodes[query]
@@ -82,8 +75,8 @@ def _place_nodes(given: np.ndarray) -> None:
 def _place_chunks(given: np.ndarray) -> None:
     """The tokens of all chunks, one chunk after another; the last of each is sampled."""
     first_query, chunks, num_tokens = given[3], given[4], given[5]
-    rows, starts, counts = _numbers(given[16]), _numbers(given[17]), _numbers(given[18])
-    owners, tokens = _numbers(given[19]), _numbers(given[20])
+    rows, starts, counts = int64_at(given[16]), int64_at(given[17]), int64_at(given[18])
+    owners, tokens = int64_at(given[19]), int64_at(given[20])
     first = owner = 0  # the first token of the owner
     for flat in range(num_tokens):
         if owners[flat] < 0 or owners[flat] >= chunks:

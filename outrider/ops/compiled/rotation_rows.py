@@ -35,7 +35,9 @@ def _rotation_rows(
         position = np.float32(positions[row])
         for place in range(half):
             angle = position * radians[place]
-            near, far = np.cos(angle) * scale, np.sin(angle) * scale
+            near, far = np.cos(angle), np.sin(angle) * scale
+            if radians[place] != 0:  # else the channel is not rotated, and so not scaled either
+                near = near * scale
             cos[row, place], cos[row, place + half] = near, near
             sin[row, place], sin[row, place + half] = -far, far
 

@@ -12,31 +12,24 @@ The array of integers that it gets has sizes, then addresses:
 import numpy as np
 from numba import carray
 
-from outrider.ops.compiled.address import pointer_to
+from outrider.ops.compiled.address import int64_at, pointer_to
 from outrider.ops.compiled.kernel_cache import callback, compiled
 
 NUM_GIVEN = 15
 NUM_OUTSIDE = 14
 _MOST_NODES = 64  # bits of ancestors
-_MANY = 1 << 40
-
-
-@compiled()
-def _numbers(address: int) -> np.ndarray:
-    numbers: np.ndarray = carray(pointer_to(address), (_MANY,), np.int64)
-    return numbers
 
 
 @compiled()
 def _place_keys(given: np.ndarray, place: int, slots: np.ndarray) -> None:  # slots [keys]
     """Keys past the pages of a row are on page 0, which is padding."""
-    size, row = given[3], _numbers(given[8])[place]
+    size, row = given[3], int64_at(given[8])[place]
     slots[:] = 0
     if row < 0 or row >= given[5]:
         given[NUM_OUTSIDE] += 1
         return
     for page in range(given[4]):
-        first = _numbers(given[11])[row * given[6] + page] * size
+        first = int64_at(given[11])[row * given[6] + page] * size
         for offset in range(size):
             slots[page * size + offset] = first + offset
 
@@ -45,9 +38,9 @@ def _place_keys(given: np.ndarray, place: int, slots: np.ndarray) -> None:  # sl
 def _mask_keys(given: np.ndarray, place: int, mask: np.ndarray) -> None:  # mask [nodes, keys]
     """A node sees the cached tokens and, behind them, its ancestors."""
     keys = mask.shape[1]
-    length = min(max(_numbers(given[9])[place], 0), keys)
+    length = min(max(int64_at(given[9])[place], 0), keys)
     for node in range(len(mask)):
-        ancestors = _numbers(given[10])[place * given[7] + node]
+        ancestors = int64_at(given[10])[place * given[7] + node]
         mask[node, :length] = np.float32(0.0)
         mask[node, length:] = np.float32(-np.inf)
         for tail in range(min(keys - length, _MOST_NODES)):

@@ -11,10 +11,12 @@ INT8, INT32, INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
 INTS, FLOATS = ir.VectorType(INT32, WIDTH), ir.VectorType(FLOAT, WIDTH)
 HALVES, BYTES = ir.VectorType(HALF, WIDTH), ir.VectorType(INT8, 4 * WIDTH)
+INT8S, INT16S = ir.VectorType(INT8, WIDTH), ir.VectorType(ir.IntType(16), WIDTH)
 NO_INTS, NO_FLOATS = ir.Constant(INTS, [0] * WIDTH), ir.Constant(FLOATS, [0.0] * WIDTH)
 
 _VNNI = "llvm.x86.avx512.vpdpbusd.512"
 _FMA = "llvm.fma.v16f32"
+_IS_READ, _STAYS_IN_CACHE, _IS_DATA = 0, 3, 1  # of a prefetch
 
 
 def number(value: int) -> ir.Constant:
@@ -58,11 +60,29 @@ def dot_bytes(
     return builder.add(total, sums)
 
 
+def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Ask for memory that is read soon. The address may be any."""
+    pointer = INT8.as_pointer()
+    kinds = [pointer, INT32, INT32, INT32]
+    function = declared(builder.module, "llvm.prefetch.p0", ir.VoidType(), kinds)
+    options = [ir.Constant(INT32, each) for each in (_IS_READ, _STAYS_IN_CACHE, _IS_DATA)]
+    builder.call(function, [builder.inttoptr(address, pointer), *options])
+
+
 def has_vnni() -> bool:
     """Whether the machine that numba compiles for multiplies bytes in one instruction."""
+    return _has("avx512vnni")
+
+
+def has_avx512() -> bool:
+    """Whether that machine has 32 registers of 16 numbers."""
+    return _has("avx512f")
+
+
+def _has(feature: str) -> bool:
     if config.CPU_NAME or config.CPU_FEATURES:  # set by the user
-        return "+avx512vnni" in (config.CPU_FEATURES or "")
-    return bool(llvm.get_host_cpu_features().get("avx512vnni"))
+        return f"+{feature}" in (config.CPU_FEATURES or "")
+    return bool(llvm.get_host_cpu_features().get(feature))
 
 
 def _every_second(builder: ir.IRBuilder, vector: ir.Value, first: int) -> ir.Value:

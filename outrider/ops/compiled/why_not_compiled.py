@@ -30,3 +30,8 @@ def why_not_compiled(module: str) -> str:
         )
         return what
     return ""
+
+
+def is_compiled(tensor: torch.Tensor, module: str) -> bool:
+    """Whether what computes on this tensor has a form in this module that works here."""
+    return tensor.device.type == "cpu" and not why_not_compiled(module)

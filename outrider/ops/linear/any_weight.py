@@ -5,18 +5,21 @@ from dataclasses import replace
 
 import torch
 
+from outrider.ops.linear.block_weight import BlockWeight, stack_blocks
 from outrider.ops.linear.quantised_weight import INT4_MIDDLE, GroupScales, QuantisedWeight
 
-AnyWeight = torch.Tensor | QuantisedWeight  # [out, in]
+AnyWeight = torch.Tensor | QuantisedWeight | BlockWeight  # [out, in]
 
 
 def widened(weight: AnyWeight) -> torch.Tensor:  # [out, in]
     """The numbers of a weight; quantised ones in float32."""
-    return weight.widen() if isinstance(weight, QuantisedWeight) else weight
+    return weight if isinstance(weight, torch.Tensor) else weight.widen()
 
 
 def place_weight(weight: AnyWeight, device: torch.device, dtype: torch.dtype) -> AnyWeight:
     """The weight on a device: a dense one in this type, a quantised one as it is stored."""
+    if isinstance(weight, BlockWeight):  # of a CPU: other devices have no kernels for them
+        return weight
     if isinstance(weight, QuantisedWeight):
         return weight.to(device)
     return weight.to(device, dtype)
@@ -26,8 +29,8 @@ def stack_weights(weights: Sequence[AnyWeight]) -> AnyWeight:
     """One weight with the rows of all. It is quantised if all are, in one kind."""
     if len(weights) == 1:
         return weights[0]
-    alike = _quantised_alike(weights)
-    return _stack_quantised(alike) if alike else torch.cat([widened(each) for each in weights])
+    stacked = _stack_codes(weights)
+    return torch.cat([widened(each) for each in weights]) if stacked is None else stacked
 
 
 def fuse_weights(
@@ -38,10 +41,9 @@ def fuse_weights(
 
     It must copy rows and nothing else.
     """
-    alike = _quantised_alike(list(weights.values()))
-    if not alike:
+    stacked = _stack_codes(list(weights.values()))
+    if stacked is None:
         return stack_rows(lambda name: widened(weights[name]))
-    stacked = _stack_quantised(alike)
     places = torch.arange(stacked.shape[0])
     parts = torch.split(places[:, None], [each.shape[0] for each in weights.values()])
     by_name = dict(zip(weights, parts, strict=True))
@@ -53,10 +55,19 @@ def rearrange_rows(
     weight: AnyWeight, rearrange: Callable[[torch.Tensor], torch.Tensor]
 ) -> AnyWeight:
     """What `rearrange` makes of the rows. It must copy rows and nothing else."""
-    if not isinstance(weight, QuantisedWeight):
+    if isinstance(weight, torch.Tensor):
         return rearrange(weight)
-    places = torch.arange(weight.shape[0], device=weight.codes.device)
+    places = torch.arange(weight.shape[0], device=weight.device)
     return weight.rows(rearrange(places[:, None]).squeeze(1))
+
+
+def _stack_codes(weights: Sequence[AnyWeight]) -> QuantisedWeight | BlockWeight | None:
+    """One weight with the codes of all; None where only their numbers can be stacked."""
+    blocks = [each for each in weights if isinstance(each, BlockWeight)]
+    if len(blocks) == len(weights):
+        return stack_blocks(blocks)
+    alike = _quantised_alike(weights)
+    return _stack_quantised(alike) if alike else None
 
 
 def _quantised_alike(weights: Sequence[AnyWeight]) -> list[QuantisedWeight]:

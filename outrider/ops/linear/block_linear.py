@@ -1,17 +1,22 @@
-"""Linear layers over packed weight blocks for x86 CPUs: the bytes of a GGUF file, or 8 bits.
+"""Linear layers over packed weight blocks for x86 CPUs: codes as they are stored, or 8 bits.
 
 Each row of activations is rounded to 8 bits per 32 inputs, as llama.cpp does. Integer sums are
 exact, and blocks are added in a fixed order. So the bits of a row do not depend on the other rows.
 """
 
+from collections.abc import Sequence
+
 import torch
 
-from outrider.ops.compiled.block_kind import BLOCK, KINDS, KindName
+from outrider.ops.compiled.block_kind import BLOCK, KIND_NAMES, TILE
+from outrider.ops.compiled.block_parts import BlockParts
+from outrider.ops.compiled.gguf_rows import GgufRows
 from outrider.ops.compiled.pack_blocks import pack_blocks, quantise_rows
 from outrider.ops.compiled.why_not_compiled import why_not_compiled
 from outrider.ops.graph_break import graph_break
 
 NO_NORM = torch.zeros(1)
+NO_ORDER = torch.empty(0, dtype=torch.int64)
 
 
 def why_no_blocks() -> str:
@@ -31,27 +36,26 @@ class BlockLinear:
 
     def __init__(
         self,
-        rows: torch.Tensor,  # [out, row_bytes] uint8, as in a GGUF file
-        name: KindName,
+        parts: Sequence[BlockParts],  # of neighbouring outputs; whole tiles, but for the last
         inputs: int,
+        order: torch.Tensor = NO_ORDER,  # [in] int64, the input of each code
     ) -> None:
         from outrider.ops.compiled.block_product import ADDED, block_product
         from outrider.ops.compiled.coded_rows import scratch_bytes
         from outrider.ops.compiled.thread_team import run_team
 
-        kind = KINDS[name]
-        assert rows.shape[1] == -(-inputs // BLOCK) * kind.block_bytes, "whole blocks"
-        self.inputs, self.outputs = inputs, rows.shape[0]
-        self._blocks = pack_blocks(rows, kind)
-        _, num_blocks, block_bytes = self._blocks.shape
-        self._weight = (
-            kind.index,
-            self._blocks.data_ptr(),
-            num_blocks * block_bytes,
-            num_blocks,
-            inputs,
-            self.outputs,
+        num_blocks = -(-inputs // BLOCK)
+        assert all(part.num_blocks == num_blocks for part in parts), "whole blocks"
+        assert have_whole_tiles([part.outputs for part in parts]), "a tile has one kind"
+        self.inputs, self.outputs = inputs, sum(part.outputs for part in parts)
+        self.kinds = tuple(KIND_NAMES[part.kind.index] for part in parts)
+        self._packed = [pack_blocks(part) for part in parts]  # which the table points to
+        self._tiles = torch.cat(
+            [_tile_table(*each) for each in zip(parts, self._packed, strict=True)]
         )
+        self._weight = self._tiles.data_ptr(), num_blocks, inputs, self.outputs
+        self._order = order.contiguous()
+        self._order_fields = self._order.data_ptr(), len(order)
         self._product, self._added = int(block_product.address), ADDED
         self._scratch_bytes, self._run_team = scratch_bytes, run_team
 
@@ -69,7 +73,7 @@ class BlockLinear:
 
     def fields(self, norm: torch.Tensor) -> tuple[int, ...]:
         """What compiled functions read of the weight, and of the norm before it (`run`)."""
-        return (*self._weight, norm.data_ptr(), norm.shape[0] - 1)
+        return (*self._weight, norm.data_ptr(), norm.shape[0] - 1, *self._order_fields)
 
     def run(
         self,
@@ -91,4 +95,19 @@ class BlockLinear:
 
 def eight_bit_linear(weight: torch.Tensor) -> BlockLinear:  # [out, in]
     """A linear layer whose weight is rounded to 8 bits per 32 inputs."""
-    return BlockLinear(quantise_rows(weight), "Q8_0", weight.shape[1])
+    return BlockLinear([GgufRows("Q8_0", quantise_rows(weight)).parts()], weight.shape[1])
+
+
+def have_whole_tiles(outputs: Sequence[int]) -> bool:
+    """Whether parts of so many outputs lie side by side: no tile has outputs of two of them."""
+    return not any(each % TILE for each in outputs[:-1])
+
+
+def _tile_table(part: BlockParts, packed: torch.Tensor) -> torch.Tensor:  # [tiles, NUM_TILE]
+    """Kind, address and span of every tile."""
+    tiles, tile_bytes = packed.shape
+    shift = part.span.bit_length() - 1
+    assert part.span == 1 << shift, "a power of two"
+    addresses = torch.arange(tiles) * tile_bytes + packed.data_ptr()
+    kinds, shifts = (torch.full((tiles,), each) for each in (part.kind.index, shift))
+    return torch.stack([kinds, addresses, shifts], dim=1)

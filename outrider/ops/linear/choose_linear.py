@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch
@@ -10,8 +11,17 @@ from outrider.config.engine_config import Arithmetic
 from outrider.errors import ConfigError
 from outrider.ops.compiled.find_blocks import find_blocks, why_not_searched
 from outrider.ops.linear.any_weight import AnyWeight
-from outrider.ops.linear.block_linear import BlockLinear, eight_bit_linear, why_no_blocks
+from outrider.ops.linear.block_linear import (
+    BlockLinear,
+    eight_bit_linear,
+    have_whole_tiles,
+    supports_blocks,
+    why_no_blocks,
+)
+from outrider.ops.linear.block_weight import BlockWeight
+from outrider.ops.linear.dense_linear import DenseLinear
 from outrider.ops.linear.float16_linear import HalfLinear
+from outrider.ops.linear.group_blocks import fits_blocks, group_linear
 from outrider.ops.linear.int8_linear import Int8Linear, supports_fbgemm
 from outrider.ops.linear.kernel_weight import kernel_weight
 from outrider.ops.linear.linear import (
@@ -24,6 +34,7 @@ from outrider.ops.linear.linear import (
 )
 from outrider.ops.linear.quantised_linear import QuantisedLinear, fits_kernels
 from outrider.ops.linear.quantised_weight import QuantisedWeight
+from outrider.ops.linear.tiled_weight import why_no_tiles
 
 _log = logging.getLogger(__name__)
 
@@ -37,13 +48,18 @@ def choose_linear(
 ) -> LinearMaker:
     """How every linear layer of a model is stored and computed."""
     make_dense = _maker_for(dtype, device, arithmetic)
-    _log.info("linear layers: %s with %s weights on %s", make_dense.__name__, dtype, device)
+    kind = make_dense.func if isinstance(make_dense, partial) else make_dense
+    _log.info("linear layers: %s with %s weights on %s", kind.__name__, dtype, device)
 
     def dense_or_quantised(weight: AnyWeight) -> Linear:
+        if isinstance(weight, BlockWeight):
+            return _block_linear(weight, make_dense)
         if not isinstance(weight, QuantisedWeight):
             return make_dense(weight)
         if fits_kernels(weight, device):
             return QuantisedLinear(kernel_weight(weight))
+        if dtype == "packed" and fits_blocks(weight) and not why_no_blocks():
+            return group_linear(weight)
         return make_dense(weight.widen().to(computed_dtype(dtype, device)))
 
     return dense_or_quantised
@@ -54,17 +70,37 @@ def wide_linear(weight: torch.Tensor, arithmetic: Arithmetic) -> Linear:  # weig
     return WideLinear(_maker_for("float32", weight.device, arithmetic)(weight.float()))
 
 
-def is_computed_in_float32(dtype: WeightType, device: torch.device) -> bool:
-    """Whether activations and KV are float32 although the weights are stored smaller."""
-    return dtype == "int8" or (dtype == "float16" and device.type == "cpu" and supports_fbgemm())
+def type_of_guesses(dtype: WeightType, device: torch.device) -> WeightType:
+    """The type of weights whose results are only guesses, such as those of a draft head: 8 bits
+    where the target computes in float32 on a CPU. Draft steps wait for the bytes of their weights.
+    """
+    is_wide = dtype in ("packed", "float32") and device.type == "cpu"
+    return "int8" if is_wide and supports_blocks() else dtype
 
 
 def computed_dtype(dtype: WeightType, device: torch.device) -> torch.dtype:
-    """The type of activations and KV of a model with weights of this type."""
-    if dtype == "packed" or is_computed_in_float32(dtype, device):
+    """The type of activations and KV of a model with weights of this type.
+
+    On a CPU it is float32, whatever the weights are stored as: products in 2 bytes have other bits
+    in other batches, and are not faster.
+    """
+    if device.type == "cpu" or dtype in ("int8", "packed"):
         return torch.float32
     stored: torch.dtype = getattr(torch, dtype)
     return stored
+
+
+def stored_dtype(dtype: WeightType, device: torch.device) -> torch.dtype:
+    """The type in which dense experts and grouped layers are stored."""
+    if dtype == "int8" and device.type == "cpu":
+        raise ConfigError(
+            "experts cannot be stored as int8; use --dtype bfloat16, float16 or float32"
+        )
+    is_small = dtype in ("bfloat16", "float16")
+    if device.type == "cpu" and is_small and not why_no_tiles():
+        stored: torch.dtype = getattr(torch, dtype)
+        return stored
+    return computed_dtype(dtype, device)
 
 
 def _maker_for(dtype: WeightType, device: torch.device, arithmetic: Arithmetic) -> _DenseMaker:
@@ -74,10 +110,23 @@ def _maker_for(dtype: WeightType, device: torch.device, arithmetic: Arithmetic) 
         return _int8_maker()
     if dtype == "packed":
         return _packed_maker(device, arithmetic)
-    if dtype == "float16" and is_computed_in_float32(dtype, device):
+    return _dense_maker(dtype)
+
+
+def _dense_maker(dtype: WeightType) -> _DenseMaker:
+    """For a CPU: compiled loops, or the library with the smallest weights that computes so."""
+    why = why_no_tiles()
+    if not why:
+        stored: torch.dtype = getattr(torch, dtype)
+        return partial(DenseLinear, dtype=stored)
+    if dtype == "float16" and supports_fbgemm():
         return HalfLinear
+    if dtype != "float32":
+        _log.warning(
+            "%s weights are widened to float32 on this CPU, twice the memory: %s", dtype, why
+        )
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return PackedLinear if dtype == "float32" and has_onednn else PlainLinear
+    return PackedLinear if has_onednn else PlainLinear
 
 
 def _int8_maker() -> _DenseMaker:
@@ -101,9 +150,18 @@ def _packed_maker(device: torch.device, arithmetic: Arithmetic) -> _DenseMaker:
         found = find_blocks(weight)
         if found is None or why_no_blocks():  # which compiles; models without blocks do without
             return make_wide(weight)
-        return BlockLinear(found.rows, found.name, weight.shape[1])
+        return BlockLinear([found.parts()], weight.shape[1])
 
     return packed_or_wide
+
+
+def _block_linear(weight: BlockWeight, make_dense: _DenseMaker) -> Linear:
+    """Blocks that are stored as such are read on machines that multiply by them."""
+    parts = [piece.parts() for piece in weight.pieces]
+    if have_whole_tiles([part.outputs for part in parts]):
+        return BlockLinear(parts, weight.shape[1])
+    _log.info("a weight of %d outputs is float32: its kinds of blocks share tiles", weight.shape[0])
+    return make_dense(weight.widen())
 
 
 def _cuda_maker(dtype: WeightType, arithmetic: Arithmetic) -> _DenseMaker:

@@ -38,12 +38,13 @@ mov.b32 {$4, $5}, c;
 mov.b32 {$6, $7}, d;
 }""")
 
-# Sign, exponent and mantissa go to their places in a bfloat16, which is then 2**-126 too small.
+# Sign, exponent and mantissa go to their places in a bfloat16, which is then 2**-126 too small. The
+# factor that follows is 2**126 and the scale of the group.
 _E2M1 = tl.constexpr("""{
 .reg .b32 a, b, c, d, high, mask, sign, power;
 mov.b32 mask, 0x01c001c0;
 mov.b32 sign, 0x80008000;
-mov.b32 power, 0x7e807e80;
+mov.b32 power, {$9, $9};
 shl.b32 high, $8, 12;
 and.b32 high, high, sign;
 shl.b32 a, $8, 6;
@@ -91,12 +92,12 @@ _FOUR = tl.constexpr("=h,=h,=h,=h,r")
 @triton.jit
 def code_values(
     stored,  # [COLUMNS, 128] e4m3 or wide codes, or words: [COLUMNS, 32] of int8, [COLUMNS, 16]
-    zero,  # [COLUMNS, 1] int32 zero points of int4 codes
+    beside,  # int32, [COLUMNS, 1] zero points of int4 codes, [COLUMNS, 1 or 16] e8m0 of e2m1 codes
     TYPE: tl.constexpr,
     KIND: tl.constexpr,
     COMPILED: tl.constexpr,  # for a Hopper or newer
 ):  # [COLUMNS, 128] of the type
-    """The codes of a block; those of int4 less their zero points."""
+    """The codes of a block; those of int4 less their zero points, those of e2m1 times powers."""
     if KIND == "wide":
         values = stored
     elif KIND == "e4m3":
@@ -104,7 +105,7 @@ def code_values(
     elif KIND == "int8":
         values = _int8_values(stored, TYPE, COMPILED)
     else:
-        values = _nibble_values(stored, zero, TYPE, KIND, COMPILED)
+        values = _nibble_values(stored, beside, TYPE, KIND, COMPILED)
     return values
 
 
@@ -138,23 +139,23 @@ def _byte_of(words, PLACE: tl.constexpr):
 
 @triton.jit
 def _nibble_values(
-    words, zero, TYPE: tl.constexpr, KIND: tl.constexpr, COMPILED: tl.constexpr
+    words, beside, TYPE: tl.constexpr, KIND: tl.constexpr, COMPILED: tl.constexpr
 ):  # [COLUMNS, 16] -> [COLUMNS, 128]
     COLUMNS: tl.constexpr = words.shape[0]
     if COMPILED:
-        # The zero points of e2m1 are not read.
-        less = (zero + 0x4300).to(tl.int16).to(tl.bfloat16, bitcast=True)
+        bits = beside + 0x4300 if KIND == "int4" else (beside + 126) << 7
+        number = bits.to(tl.int16).to(tl.bfloat16, bitcast=True)
         a, b, c, d, e, f, g, h = tl.inline_asm_elementwise(
-            _INT4 if KIND == "int4" else _E2M1, _EIGHT, [words, less],
+            _INT4 if KIND == "int4" else _E2M1, _EIGHT, [words, number],
             (tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16,
              tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
             is_pure=True, pack=1,
         )  # fmt: skip
     else:
-        a, b = _nibble_of(words, zero, 0, KIND), _nibble_of(words, zero, 4, KIND)
-        c, d = _nibble_of(words, zero, 1, KIND), _nibble_of(words, zero, 5, KIND)
-        e, f = _nibble_of(words, zero, 2, KIND), _nibble_of(words, zero, 6, KIND)
-        g, h = _nibble_of(words, zero, 3, KIND), _nibble_of(words, zero, 7, KIND)
+        a, b = _nibble_of(words, beside, 0, KIND), _nibble_of(words, beside, 4, KIND)
+        c, d = _nibble_of(words, beside, 1, KIND), _nibble_of(words, beside, 5, KIND)
+        e, f = _nibble_of(words, beside, 2, KIND), _nibble_of(words, beside, 6, KIND)
+        g, h = _nibble_of(words, beside, 3, KIND), _nibble_of(words, beside, 7, KIND)
     low = tl.join(tl.join(a, b), tl.join(c, d))  # d, a, e, c of `kernel_weight.py`
     high = tl.join(tl.join(e, f), tl.join(g, h))
     parts = tl.reshape(tl.join(low, high), (COLUMNS, 4, 4, 2, 2, 2))  # d, a, e, c, b
@@ -162,13 +163,14 @@ def _nibble_values(
 
 
 @triton.jit
-def _nibble_of(words, zero, PLACE: tl.constexpr, KIND: tl.constexpr):
+def _nibble_of(words, beside, PLACE: tl.constexpr, KIND: tl.constexpr):
     code = (words >> (4 * PLACE)) & 15
     if KIND == "int4":
-        wide = (code - zero).to(tl.float32)
+        wide = (code - beside).to(tl.float32)
     else:
         bits = ((code & 8) << 28) | ((code & 7) << 22)
-        wide = bits.to(tl.float32, bitcast=True) * _E2M1_TO_FLOAT
+        power = (beside << 23).to(tl.float32, bitcast=True)
+        wide = bits.to(tl.float32, bitcast=True) * _E2M1_TO_FLOAT * power
     return wide
 
 

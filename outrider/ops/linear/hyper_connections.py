@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from outrider.ops.fixed_activations import sigmoid
+from outrider.ops.linear.fixed_product import fixed_product
 from outrider.ops.norm_rope.rms_norm import Norm
 
 
@@ -76,7 +77,8 @@ def write_streams_reference(
 ) -> torch.Tensor:
     """The same in torch."""
     dtype = streams.dtype
-    combined = torch.matmul(mixed.comb.to(dtype).transpose(1, 2), streams)
+    comb = mixed.comb.to(dtype).transpose(1, 2).contiguous()
+    combined = fixed_product(comb, streams)
     return torch.addcmul(combined, mixed.post.to(dtype)[:, :, None], y[:, None])
 
 
@@ -99,7 +101,14 @@ def collapse_streams_reference(
     streams: torch.Tensor, weights: MixWeights, norm: Norm, *, eps: float
 ) -> torch.Tensor:
     """The same in torch."""
-    return norm(_weighted_sum(streams, sigmoid(_mix_logits(streams, weights)) + eps))
+    return norm(mix_streams(streams, weights, eps=eps))
+
+
+def mix_streams(
+    streams: torch.Tensor, weights: MixWeights, *, eps: float
+) -> torch.Tensor:  # [n, streams, hidden] -> [n, hidden]
+    """One stream made of all, not normalised. In torch on every device: only drafters need it."""
+    return _weighted_sum(streams, sigmoid(_mix_logits(streams, weights)) + eps)
 
 
 def _is_fused(streams: torch.Tensor) -> bool:
@@ -110,8 +119,25 @@ def _is_fused(streams: torch.Tensor) -> bool:
 def _mix_logits(streams: torch.Tensor, weights: MixWeights) -> torch.Tensor:  # [n, mixes] float32
     """The raw coefficients of every token, from its streams as one normalised vector."""
     flat = streams.flatten(1).float()
-    unit = flat * torch.rsqrt(flat.square().mean(1, keepdim=True) + weights.norm_eps)
-    return torch.addcmul(weights.base, F.linear(unit, weights.projection), weights.scale)
+    unit = flat * torch.rsqrt(_mean_square(flat) + weights.norm_eps)
+    return torch.addcmul(weights.base, _project(unit, weights.projection), weights.scale)
+
+
+def _project(
+    unit: torch.Tensor,  # [n, streams * hidden] float32
+    projection: torch.Tensor,  # [mixes, streams * hidden] float32
+) -> torch.Tensor:  # [n, mixes]
+    if unit.device.type == "cpu":
+        return fixed_product(unit[None], projection.t()[None]).squeeze(0)
+    return F.linear(unit, projection)
+
+
+def _mean_square(rows: torch.Tensor) -> torch.Tensor:  # [n, width] -> [n, 1]
+    """On a CPU of two rows at least: threads would divide the sum of a single one."""
+    squares = rows.square()
+    if squares.device.type == "cpu" and len(rows) == 1:
+        squares = F.pad(squares, (0, 0, 0, 1))
+    return squares.mean(1, keepdim=True)[: len(rows)]
 
 
 def _weighted_sum(

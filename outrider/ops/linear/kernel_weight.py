@@ -20,13 +20,15 @@ from outrider.ops.linear.quantised_weight import (
 )
 
 # What a word holds: a float32 scale; a scale of 16 bits and, above it, a zero point; or the scales
-# of four groups, as powers of two or as e4m3.
-WordForm = Literal["float32", "float16", "bfloat16", "e8m0", "e4m3"]
+# of four groups, as powers of two or as e4m3. "e8m0 of 32": groups of MXFP4 with usual scales.
+WordForm = Literal["float32", "float16", "bfloat16", "e8m0", "e8m0 of 32", "e4m3"]
 KernelKind = CodeKind | Literal["wide"]  # wide: codes in the type of activations
 
 BLOCK = 128  # inputs of a block: kernels sum as many from zero
 LINES = 32  # outputs whose blocks lie beside each other
 _PER_WORD = 4  # scales of one byte
+_MX_GROUP = 32  # inputs that share a scale in MXFP4
+_MOST_USUAL = 128  # e8m0 of 2
 _ROWS_AT_ONCE = 4096  # a multiple of LINES: bounds the memory while a weight is arranged
 
 
@@ -131,17 +133,17 @@ def scale_words(weight: QuantisedWeight) -> ScaleWords:
     stored = weight.scales
     form, group = _form(weight), 0 if len(stored.scales) == 1 else stored.group
     zeros, factors = stored.zeros.int(), stored.factors
-    if form in ("e8m0", "e4m3"):
+    if form in ("e8m0", "e8m0 of 32", "e4m3"):
         words = _four_in_a_word(stored.scales)
     elif form == "float32":
         steps = widen_scales(stored.scales)
         steps = steps * factors if len(factors) else steps
-        words, factors = steps.contiguous().view(torch.int32), factors[:0]
+        words, factors = steps.contiguous().view(torch.int32), factors.new_empty(0)
     else:
         middle = INT4_MIDDLE if weight.kind == "int4" else 0
         zeros = zeros if len(zeros) else torch.full_like(stored.scales, middle, dtype=torch.int32)
         words = (stored.scales.contiguous().view(torch.int16).int() & 0xFFFF) | (zeros << 16)
-        zeros = zeros[:0]
+        zeros = zeros.new_empty(0, zeros.shape[1])  # a slice would keep the memory of all
     return ScaleWords(form=form, words=words, zeros=zeros, factors=factors, group=group)
 
 
@@ -150,6 +152,8 @@ def _form(weight: QuantisedWeight) -> WordForm:
     scales, group = weight.scales, weight.scales.group
     is_shared = len(scales.scales) > 1 and group & (group - 1) == 0
     if scales.scales.dtype == torch.uint8:
+        if is_shared and weight.kind == "e2m1" and group == _MX_GROUP and _are_usual(scales.scales):
+            return "e8m0 of 32"
         return "e8m0" if is_shared else "float32"
     if scales.scales.dtype == torch.float8_e4m3fn:
         return "e4m3" if is_shared else "float32"
@@ -157,6 +161,11 @@ def _form(weight: QuantisedWeight) -> WordForm:
         return "float32"
     halves: dict[torch.dtype, WordForm] = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
     return halves.get(scales.scales.dtype, "float32")
+
+
+def _are_usual(scales: torch.Tensor) -> bool:  # e8m0
+    """Whether all are numbers from 2**-126 to 2: then 2**126 times a scale is a bfloat16."""
+    return int(scales.min()) >= 1 and int(scales.max()) <= _MOST_USUAL
 
 
 def _four_in_a_word(scales: torch.Tensor) -> torch.Tensor:  # [groups, out] -> [groups / 4, out]

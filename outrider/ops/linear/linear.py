@@ -110,10 +110,11 @@ class StreamedLinear:
 
 
 class PackedLinear:
-    """A weight in oneDNN's blocked layout: reads memory 2 to 3 times faster than plain on a CPU.
+    """A weight in oneDNN's blocked layout, where `DenseLinear` cannot be compiled.
 
-    oneDNN takes a slower kernel below 3 rows; 4 rows cost less time than 1 (SmolLM2-135M, all
-    its linear layers, 2 cores of Zen 4: 1, 2, 4, 8 rows take 20, 24, 16, 21 ms).
+    oneDNN computes one row by another formula, and below 3 rows more slowly: 4 rows cost less time
+    than 1 (SmolLM2-135M, all its linear layers, 2 cores of Zen 4: 1, 2, 4, 8 rows take 20, 24, 16,
+    21 ms). So fewer rows are padded.
     """
 
     min_rows = 4
@@ -125,12 +126,13 @@ class PackedLinear:
         self._apply_plus = torch.ops.mkldnn._linear_pointwise.binary
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self._apply(x, self._weight, None, "none", [], "")
-        return y
+        y: torch.Tensor = self._apply(_padded(x, self.min_rows), self._weight, None, "none", [], "")
+        return y[: len(x)]
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self._apply_plus(x, residual, self._weight, None, "add")
-        return y
+        rows, wide = _padded(x, self.min_rows), _padded(residual, self.min_rows)
+        y: torch.Tensor = self._apply_plus(rows, wide, self._weight, None, "add")
+        return y[: len(x)]
 
 
 class BiasedLinear:
@@ -160,3 +162,7 @@ class WideLinear:
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         return self._linear.plus(x.float(), residual)
+
+
+def _padded(x: torch.Tensor, rows: int) -> torch.Tensor:  # [n, in] -> [n or rows, in]
+    return x if len(x) >= rows else F.pad(x, (0, 0, 0, rows - len(x)))

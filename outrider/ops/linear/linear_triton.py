@@ -21,13 +21,13 @@ from outrider.ops.linear.bulk_linear_triton import (
     fits_bulk,
     launch_bulk,
 )
+from outrider.ops.linear.dense_tile_triton import dense_product, finish_rows
 from outrider.ops.linear.linear_limits import MOST_SKINNY_ROWS
 from outrider.ops.linear.specialized_tiles_triton import (
     choose_specialized_tile,
     fits_specialized,
     specialized_pays,
 )
-from outrider.ops.linear.swiglu_triton import swiglu_of
 
 _BAND = tl.constexpr(8)  # row tiles
 
@@ -75,39 +75,17 @@ def _linear_kernel(
     column = first + channel % OUTPUTS
     source = (column + (channel // OUTPUTS) * N).to(tl.int64)
     row = (band + place % height) * ROWS + tl.arange(0, ROWS)
-    depth = tl.arange(0, DEPTH)
     x_line = x + row.to(tl.int64) * x_stride
     is_row = row < num_rows
     is_column = column < N
     overlap.wait(PDL)
-    w_at = weight + source[:, None] * K + depth[None, :]
-    x_at = x_line[:, None] + depth[None, :]
-    total = tl.zeros((COLUMNS, ROWS) if SWAP else (ROWS, COLUMNS), tl.float32)
-    for k in range(0, K, DEPTH):
-        if IS_EVEN:
-            w = tl.load(w_at + k)
-            a = tl.load(x_at + k, mask=is_row[:, None], other=0.0)
-        else:
-            inside = depth[None, :] < K - k
-            w = tl.load(w_at + k, mask=inside & is_column[:, None], other=0.0)
-            a = tl.load(x_at + k, mask=inside & is_row[:, None], other=0.0)
-        if SWAP:
-            total = tl.dot(w, a.T, total, input_precision=PRECISION)
-        else:
-            total = tl.dot(a, w.T, total, input_precision=PRECISION)
+    total = dense_product(
+        x_line, is_row, weight, source, is_column, K, DEPTH, SWAP, IS_EVEN, PRECISION
+    )  # fmt: skip
     overlap.release(PDL)
     if SWAP:
         total = total.T
-    if IS_GATED:
-        halves = tl.permute(tl.reshape(total, (ROWS, 2, OUTPUTS)), (0, 2, 1))
-        gate, up = tl.split(halves)
-        total = swiglu_of(gate, up, out.dtype.element_ty)
-    output = first + tl.arange(0, OUTPUTS)
-    at = row[:, None].to(tl.int64) * N + output[None, :]
-    inside = is_row[:, None] & (output < N)[None, :]
-    if HAS_RESIDUAL:
-        total += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+    finish_rows(total, residual, out, row, is_row, first, N, IS_GATED, HAS_RESIDUAL)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # [n, in], [out, in] -> [n, out]

@@ -53,6 +53,10 @@ class QuantisedWeight:
         return self.codes.shape[0], self.inputs
 
     @property
+    def device(self) -> torch.device:
+        return self.codes.device
+
+    @property
     def has_nibbles(self) -> bool:
         return self.kind in ("int4", "e2m1")
 
@@ -102,15 +106,16 @@ class QuantisedWeight:
 
     def widen_in_order(self) -> torch.Tensor:  # [out, in] float32
         """The same, in the order of the codes."""
-        scales, codes = self.scales, self._code_values()
+        scales, numbers = self.scales, self._code_values()
         if self.kind == "int4" and not len(scales.zeros):
-            codes = codes - INT4_MIDDLE
+            numbers -= INT4_MIDDLE
         if len(scales.zeros):
-            codes = codes - self._spread(scales.zeros.float())
+            self._in_groups(torch.Tensor.sub_, numbers, scales.zeros.float())
         steps = widen_scales(scales.scales)
         if len(scales.factors):
             steps = steps * scales.factors
-        return codes * self._spread(steps)
+        self._in_groups(torch.Tensor.mul_, numbers, steps)
+        return numbers
 
     def _code_values(self) -> torch.Tensor:  # [out, in] float32; those of int4 from 0 to 15
         if not self.has_nibbles:
@@ -129,12 +134,19 @@ class QuantisedWeight:
             return True
         return not bool(((self.codes.view(torch.uint8) & _E4M3_NAN) == _E4M3_NAN).any())
 
-    def _spread(self, values: torch.Tensor) -> torch.Tensor:
-        """[groups, out] -> [out, in], or [out, 1] for one group."""
-        by_row = values.t()
-        if by_row.shape[1] == 1:
-            return by_row
-        return by_row.repeat_interleave(self.scales.group, 1)[:, : self.inputs]
+    def _in_groups(
+        self,
+        change_: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        numbers: torch.Tensor,  # [out, in]
+        values: torch.Tensor,  # [groups, out]
+    ) -> None:
+        """Change the numbers of every group by its value, in place: models fill the memory."""
+        group = self.scales.group
+        whole = self.inputs // group
+        groups = numbers[:, : whole * group].view(len(numbers), whole, group)
+        change_(groups, values[:whole].t()[..., None])
+        if self.inputs % group:
+            change_(numbers[:, whole * group :], values[whole:].t())
 
     def _by_row(self, pick: Callable[[torch.Tensor, int], torch.Tensor]) -> Self:
         """What `pick` makes of every tensor and its axis of outputs."""

@@ -3,17 +3,12 @@
 That kernel is written for one version of Triton, so this module decides without importing it.
 """
 
-import logging
 from dataclasses import dataclass
-from functools import cache
 
 import torch
-import triton
 
 from outrider.ops import gpu_facts
 from outrider.ops.linear.bulk_linear_triton import fits_bulk
-
-_log = logging.getLogger(__name__)
 
 MOST_ROWS = 512
 MOST_STAGES = 12
@@ -21,8 +16,6 @@ MOST_BYTES = 204 << 10  # of shared memory for all stages; the rest is for the e
 LEAST_DEPTH = 2048  # inputs of a row: at least as many steps as any tile has stages
 _NARROW, _WIDE = 6144, 16384  # outputs
 _HEIGHTS = ((64, 0), (64, 16), (64, 32), (128, 0), (128, 32), (128, 64))
-_HOPPER = 9  # the major compute capability of GPUs with wgmma; later ones have other instructions
-_TESTED = "3.6."  # Gluon changes between versions of Triton
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,23 +31,7 @@ class SpecializedTile:
 
 def fits_specialized(x: torch.Tensor, weight: torch.Tensor) -> bool:  # [n, in], [out, in]
     """Whether this GPU, this Triton and these operands are those that the kernel is written for."""
-    return (
-        weight.shape[1] >= LEAST_DEPTH
-        and fits_bulk(x, weight)
-        and gpu_facts.capability(x)[0] == _HOPPER
-        and _is_tested(triton.__version__)
-    )
-
-
-@cache
-def _is_tested(version: str) -> bool:
-    if version.startswith(_TESTED):
-        return True
-    _log.warning(
-        "Triton %s: linear layers of 65 to %d rows use slower tiles; the fastest need Triton %sx",
-        version, MOST_ROWS, _TESTED,
-    )  # fmt: skip
-    return False
+    return weight.shape[1] >= LEAST_DEPTH and fits_bulk(x, weight) and gpu_facts.is_tested_hopper(x)
 
 
 def specialized_pays(num_rows: int, size: int, depth: int) -> bool:

@@ -30,8 +30,9 @@ def _widen_kernel(
     block = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     line = tl.program_id(0).to(tl.int64) * _LINES + tl.arange(0, _LINES)
     at = codes + block * (_LINES * WIDTH) + within * WIDTH + tl.arange(0, WIDTH)[None, :]
+    first = tl.zeros((_LINES,), tl.int32) + tl.program_id(1) * _BLOCK
     numbers = block_numbers(
-        tl.load(at), words, zeros, line, line < num_lines, tl.program_id(1) * _BLOCK, K, num_lines,
+        tl.load(at), words, zeros, line, line < num_lines, first, K, num_lines,
         out.dtype.element_ty, KIND, GROUP, FORM, HAS_ZEROS, COMPILED,
     )  # fmt: skip
     tl.store(out + block * (_LINES * _BLOCK) + within * _BLOCK + place, numbers)

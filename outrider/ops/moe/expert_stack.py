@@ -7,6 +7,7 @@ import torch
 
 from outrider.ops.linear.any_weight import AnyWeight, are_alike
 from outrider.ops.linear.kernel_weight import KernelWeight, kernel_weight_in_place
+from outrider.ops.linear.linear_storage import dtype_name
 from outrider.ops.linear.quantised_weight import GroupScales, QuantisedWeight
 
 
@@ -24,6 +25,11 @@ class QuantisedExperts:
 
 
 ExpertStack = torch.Tensor | QuantisedExperts  # [experts, out, in]
+
+
+def expert_storage(stack: ExpertStack) -> str:
+    """In what form the weights are stored."""
+    return dtype_name(stack.dtype) if isinstance(stack, torch.Tensor) else stack.weight.kind
 
 
 def stack_codes(

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops.linear.code_values_triton import has_assembly
+from outrider.ops.linear.dense_tile_triton import dense_product
 from outrider.ops.linear.kernel_weight import BLOCK
 from outrider.ops.linear.linear_triton import LinearTile
 from outrider.ops.linear.quantised_product_triton import quantised_product, weight_arguments
@@ -76,7 +77,6 @@ def _grouped_kernel(
     channel = tl.arange(0, COLUMNS)
     column = first + channel % OUTPUTS
     source = (column + (channel // OUTPUTS) * N).to(tl.int64)
-    depth = tl.arange(0, DEPTH)
     overlap.wait(PDL)
     owner = tl.load(owners + block)
     if owner < 0:
@@ -87,25 +87,13 @@ def _grouped_kernel(
     x_line = x + (pair // PAIRS_PER_ROW).to(tl.int64) * x_stride
     is_column = column < N
     if KIND == "dense":
-        w_at = codes + lines[:, None] * K + depth[None, :]
-        x_at = x_line[:, None] + depth[None, :]
-        total = tl.zeros((COLUMNS, ROWS) if SWAP else (ROWS, COLUMNS), tl.float32)
-        for k in range(0, K, DEPTH):
-            if IS_EVEN:
-                w = tl.load(w_at + k)
-                a = tl.load(x_at + k, mask=is_row[:, None], other=0.0)
-            else:
-                inside = depth[None, :] < K - k
-                w = tl.load(w_at + k, mask=inside & is_column[:, None], other=0.0)
-                a = tl.load(x_at + k, mask=inside & is_row[:, None], other=0.0)
-            if SWAP:
-                total = tl.dot(w, a.T, total, input_precision=PRECISION)
-            else:
-                total = tl.dot(a, w.T, total, input_precision=PRECISION)
+        total = dense_product(
+            x_line, is_row, codes, lines, is_column, K, DEPTH, SWAP, IS_EVEN, PRECISION
+        )  # fmt: skip
     else:
         total = quantised_product(
             x_line, is_row, codes, words, zeros, factors, lines, is_column, num_lines, 0, K, K,
-            IS_EVEN, PRECISION, KIND, GROUP, FORM, HAS_ZEROS, HAS_FACTORS, COMPILED,
+            1, IS_EVEN, PRECISION, KIND, GROUP, FORM, HAS_ZEROS, HAS_FACTORS, COMPILED,
         )  # fmt: skip
     overlap.release(PDL)
     if SWAP:

@@ -71,6 +71,8 @@ def select_experts(
         )
     scores = score_experts(logits, config.score)
     selection_scores = scores + bias if bias.numel() else scores
+    if not bias.numel() and config.groups.num == 1 and config.score != "sqrtsoftplus":
+        selection_scores = logits.float()  # the same order, without the rounding of scores
     if config.groups.num > 1:
         selection_scores = keep_best_groups(selection_scores, config.groups)
     experts = selection_scores.topk(config.top_k, dim=-1).indices

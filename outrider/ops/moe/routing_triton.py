@@ -98,8 +98,8 @@ def _route_kernel(
     selection_score = score
     if HAS_BIAS:
         selection_score += tl.load(bias + channel, mask=is_expert, other=0.0)
-    elif SCORE == 0 and GROUPS == 1:
-        selection_score = z  # the same order, without the rounding of a softmax
+    elif SCORE <= 1 and GROUPS == 1:
+        selection_score = z  # the same order, without the rounding of scores
     keys = key_of(tl.where(is_expert, selection_score, float("-inf")), channel)
     if GROUPS > 1:
         keys = _keep_best_groups(keys, CHANNELS, GROUPS, NUM_SELECTED, NUM_SCORED)

@@ -72,6 +72,33 @@ def _norm_kernel(
     tl.store(out + program.to(tl.int64) * dim + columns, normed, mask=inside)
 
 
+@triton.jit
+def _square_sums_kernel(x, out, row_stride, dim, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    overlap.begin(PDL)
+    values = tl.load(x + row * row_stride + columns, mask=columns < dim, other=0.0).to(tl.float32)
+    tl.store(out + row, tl.sum(values * values))
+
+
+def square_sums_triton(x: torch.Tensor) -> torch.Tensor:  # [n, dim] -> [n] float32
+    """The sum of the squares of every row."""
+    assert x.stride(-1) == 1
+    out = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+    kernel: Any = _square_sums_kernel[(x.shape[0],)]
+    kernel(
+        x,
+        out,
+        x.stride(0),
+        x.shape[1],
+        PDL=overlap.is_on(x),
+        **norm_tile(x.shape[1]),
+        **EXACT,
+        **overlap.options(x),
+    )
+    return out
+
+
 def rms_norm_triton(
     x: torch.Tensor,  # [n, dim] or [n, groups, dim], unit stride along dim
     weight: torch.Tensor,  # [dim] or [groups, dim]
@@ -82,10 +109,10 @@ def rms_norm_triton(
 
 
 def layer_norm_triton(
-    x: torch.Tensor,  # [n, dim], unit stride along dim
-    weight: torch.Tensor,  # [dim]
+    x: torch.Tensor,  # [n, dim] or [n, groups, dim], unit stride along dim
+    weight: torch.Tensor,  # [dim] or [groups, dim]
     eps: float,
-) -> torch.Tensor:  # [n, dim] contiguous
+) -> torch.Tensor:  # as x, contiguous
     """The same of vectors whose mean is subtracted first."""
     return _norm(x, weight, eps, is_centred=True)
 

@@ -11,7 +11,10 @@ from outrider.ops.norm_rope.head_norm import HeadNorm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotaryFrequencies:
-    """The frequencies of cosines and sines, and the type that these are stored in."""
+    """The frequencies of cosines and sines, and the type that these are stored in.
+
+    A channel of frequency 0 is not rotated, and so not scaled either.
+    """
 
     radians: torch.Tensor  # [head_dim] float32 per position; both halves are equal
     signs: torch.Tensor  # [head_dim] float32: -scale in the first half, scale in the second
@@ -54,7 +57,7 @@ def rotation_at_reference(positions: torch.Tensor, frequencies: RotaryFrequencie
     angles = positions[:, None, None] * frequencies.radians  # [num_query, 1, head_dim]
     cos = angles.cos()
     if frequencies.scale != 1.0:
-        cos *= frequencies.scale
+        cos = torch.where(frequencies.radians == 0, cos, cos * frequencies.scale)
     sin = angles.sin() * frequencies.signs
     return Rotation(cos.to(frequencies.dtype), sin.to(frequencies.dtype))
 

@@ -31,7 +31,8 @@ def _angles_kernel(
     per_position = tl.load(frequencies + pairs, mask=inside, other=0.0)
     overlap.begin(PDL)
     angles = tl.load(positions + token).to(tl.float32) * per_position
-    scaled_cos = tl.cos(angles) * scale
+    # A channel of frequency 0 is not rotated, and so not scaled either.
+    scaled_cos = tl.cos(angles) * tl.where(per_position == 0.0, 1.0, scale)
     scaled_sin = tl.sin(angles) * scale
     first = token * 2 * half + pairs
     tl.store(cos + first, scaled_cos, mask=inside)

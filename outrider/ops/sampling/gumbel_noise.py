@@ -8,11 +8,13 @@ import math
 
 import torch
 
-from outrider.ops.compiled.why_not_compiled import why_not_compiled
+from outrider.ops.compiled.why_not_compiled import is_compiled
 
 # Elements worked on at once: the scratch stays in the cache of one core, and torch runs operations
 # of this size in the calling thread. About 60 parallel regions would each wait for a busy core.
 TILE = 32768
+
+_COMPILED = "outrider.ops.compiled.gumbel_rows"
 
 
 def _int32(*values: int) -> tuple[torch.Tensor, ...]:
@@ -53,7 +55,7 @@ def gumbel(
     first: int = 0,
 ) -> torch.Tensor:  # [n, vocab] float32
     """Noise of every token of the vocabulary, or of as many from `first` on."""
-    if _is_compiled(seeds):
+    if is_compiled(seeds, _COMPILED):
         from outrider.ops.sampling.gumbel_noise_compiled import gumbel_compiled
 
         return gumbel_compiled(seeds, positions, vocab, first)
@@ -71,16 +73,11 @@ def gumbel_at(
         from outrider.ops.sampling.gumbel_noise_triton import gumbel_at_triton
 
         return gumbel_at_triton(seeds, positions, tokens)
-    if _is_compiled(seeds):
+    if is_compiled(seeds, _COMPILED):
         from outrider.ops.sampling.gumbel_noise_compiled import gumbel_at_compiled
 
         return gumbel_at_compiled(seeds, positions, tokens)
     return gumbel_at_reference(seeds, positions, tokens)
-
-
-def _is_compiled(seeds: torch.Tensor) -> bool:
-    """Whether compiled functions of a CPU draw the noise."""
-    return seeds.device.type == "cpu" and not why_not_compiled("outrider.ops.compiled.gumbel_rows")
 
 
 def gumbel_at_reference(

@@ -25,6 +25,8 @@ def logprobs_of(
     top: int,
 ) -> LogprobTensors:
     """Log-probability and rank of the chosen tokens, the `top` most likely ones and those named."""
+    if not logits.shape[0]:
+        return _no_logprobs(tokens, named, top)
     total, rank = total_and_rank(logits, tokens)
     chosen = logits.gather(1, tokens[:, None]).squeeze(1).float()  # [n]
     values, ids = _most_likely(logits, top)
@@ -34,6 +36,18 @@ def logprobs_of(
         top_ids=ids,
         top_values=values.float() - total[:, None],
         named_values=logits.gather(1, named).float() - total[:, None],
+    )
+
+
+def _no_logprobs(tokens: torch.Tensor, named: torch.Tensor, top: int) -> LogprobTensors:
+    """The log-probabilities of no token, which most steps report: a few operations, not 30."""
+    reals = tokens.new_empty(0, dtype=torch.float32)
+    return LogprobTensors(
+        chosen=reals,
+        rank=tokens,
+        top_ids=tokens.new_empty(0, top),
+        top_values=reals.view(0, top),
+        named_values=reals.view(0, named.shape[1]),
     )
 
 

@@ -65,4 +65,6 @@ def compress(
     value, gate = states.unbind(2)  # [windows, window, width]
     is_absent = (sources < 0)[..., None]  # its state is arbitrary and can hold NaN
     gate = (gate + bias).masked_fill(is_absent, float("-inf"))
-    return (value.masked_fill(is_absent, 0.0) * gate.softmax(1)).sum(1)
+    # A softmax of torch over an axis that is not the last depends on how threads divide the others.
+    shares = (gate - gate.amax(1, keepdim=True)).exp_()
+    return (value.masked_fill(is_absent, 0.0) * shares).sum(1) / shares.sum(1)

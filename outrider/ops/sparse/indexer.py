@@ -2,6 +2,7 @@
 
 import torch
 
+from outrider.ops.linear.fixed_product import fixed_product
 from outrider.ops.sparse.listed_entries import ListedEntries
 
 
@@ -37,7 +38,7 @@ def index_scores(
 ) -> torch.Tensor:  # [num_query, longest] float32; -inf past a query token's count
     """The score of every entry with every query token: a weighted sum over heads."""
     key = keys.pool[keys.slots].float()  # [num_query, longest, width]
-    match = torch.einsum("nhw,nkw->nhk", query.float(), key).relu_()
-    scores = torch.einsum("nhk,nh->nk", match, weights.float() * scale)
+    match = fixed_product(key, query.float().transpose(1, 2)).relu_()  # [num_query, longest, heads]
+    scores = fixed_product(match, (weights.float() * scale)[..., None]).squeeze(2)
     place = torch.arange(keys.longest, device=scores.device)
     return scores.masked_fill(place >= keys.counts[:, None], float("-inf"))

@@ -2,6 +2,8 @@
 
 import torch
 
+from outrider.ops.linear.fixed_product import fixed_product
+from outrider.ops.linear.tiled_weight import TILE
 from outrider.ops.sparse.compressed_index import CompressedIndex
 from outrider.ops.sparse.listed_entries import ListedEntries
 from outrider.ops.sparse.ring_tokens import RingTokens
@@ -37,8 +39,12 @@ def sparse_attention_reference(
     is_seen = torch.cat([sources >= 0, place < entries.counts[:, None]], dim=1)
     vectors = torch.cat([window.read(sources), entries.pool[entries.slots]], dim=1).float()
     vectors.masked_fill_(~is_seen[..., None], 0.0)  # places that are not seen can hold NaN
-    logits = torch.einsum("nhw,nkw->nhk", query.float(), vectors) * scale
-    logits = logits.masked_fill_(~is_seen[:, None], float("-inf"))
-    sink = sinks[None, :, None].expand(query.shape[0], -1, 1)
-    shares = torch.cat([logits, sink], dim=2).softmax(2)[:, :, :-1]
-    return torch.einsum("nhk,nkw->nhw", shares, vectors).to(query.dtype)
+    # Sums are over places in their order, and a place that is not seen adds zero. So the number of
+    # places behind those that a query token sees does not matter.
+    logits = fixed_product(vectors, query.float().transpose(1, 2)) * scale  # [n, places, heads]
+    logits.masked_fill_(~is_seen[..., None], float("-inf"))
+    best = torch.maximum(logits.amax(1), sinks)  # [n, heads]
+    shares = (logits - best[:, None]).exp_().transpose(1, 2).contiguous()  # [n, heads, places]
+    ones = shares.new_ones(TILE).expand(*vectors.shape[:2], TILE)
+    total = fixed_product(shares, ones)[..., 0] + (sinks - best).exp_()
+    return (fixed_product(shares, vectors) / total[..., None]).to(query.dtype)

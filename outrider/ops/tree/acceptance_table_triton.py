@@ -18,7 +18,7 @@ _DEPTHS, _BINS = tl.constexpr(reference.DEPTHS), tl.constexpr(reference.BINS)
 _NUM_ENTRIES = tl.constexpr(reference.NUM_ENTRIES)
 _PRIOR_WEIGHT = tl.constexpr(reference.PRIOR_WEIGHT)
 _DECAY, _BEST_LOG = tl.constexpr(reference.DECAY), tl.constexpr(reference.BEST_LOG)
-_LEAST_LOG = tl.constexpr(reference.LEAST_LOG)
+_LEAST_LOG, _SLOPE = tl.constexpr(reference.LEAST_LOG), tl.constexpr(reference.SLOPE)
 _TILE = 4096  # nodes counted at a time
 
 
@@ -34,6 +34,35 @@ def _mean_rate(rate, entry, tried, accepted):
     """The rate of an entry; `rate` counts like a few drafts."""
     expected = _PRIOR_WEIGHT * rate
     return (tl.load(accepted + entry) + expected) / (tl.load(tried + entry) + _PRIOR_WEIGHT)
+
+
+@triton.jit
+def _scale(first, tried, accepted):
+    """How often drafts of a kind are accepted, over how often their drafter thinks so."""
+    num_thought = tl.full(first.shape, _PRIOR_WEIGHT, tl.float32)
+    num_accepted = num_thought
+    for number in tl.static_range(_BINS):
+        entry = _of_all_depths(first + number)
+        num_thought += tl.load(tried + entry) * ((number + 0.5) / _BINS)
+        num_accepted += tl.load(accepted + entry)
+    return num_accepted / num_thought
+
+
+@triton.jit
+def _chance(thought, first, tried, accepted):
+    """The measured chance of drafts whose entries begin at `first`, as in the reference."""
+    place = thought * _BINS - 0.5
+    below = tl.minimum(tl.maximum(tl.floor(place), 0.0), _BINS - 2.0)
+    scale = _scale(first, tried, accepted)
+    low, high, most = thought * 0.0, thought * 0.0, thought * 0.0
+    for number in tl.static_range(_BINS):
+        rate = tl.minimum(scale * ((number + 0.5) / _BINS), 1.0)
+        rate = _mean_rate(rate, _of_all_depths(first + number), tried, accepted)
+        most = tl.maximum(most, _mean_rate(rate, first + number, tried, accepted))
+        low = tl.where(below == number, most, low)
+        high = tl.where(below + 1 == number, most, high)
+    between = low + (high - low) * tl.minimum(tl.maximum(place - below, 0.0), 1.0)
+    return between * tl.minimum(2 * place + 1, 1.0) + _SLOPE * thought
 
 
 @triton.jit(do_not_specialize=range(6, 11), do_not_specialize_on_alignment=range(6))
@@ -64,16 +93,16 @@ def _calibrate_kernel(
     is_real = score > float("-inf")
     value = score - tl.where(is_first, 0.0, tl.gather(score, above, axis=0))
     value = tl.where(is_real, tl.minimum(tl.maximum(value, _LEAST_LOG), 0.0), _LEAST_LOG)
-    bins = tl.minimum((tl.exp(value) * _BINS).to(tl.int32), _BINS - 1)
+    thought = tl.exp(value)
+    bins = tl.minimum((thought * _BINS).to(tl.int32), _BINS - 1)
     depth = tl.zeros([CANDIDATES], tl.int32)
     for _ in range(steps - 1):  # each pass reaches one level deeper
         depth = tl.where(is_first, 0, tl.gather(depth, above, axis=0) + 1)
-    entry = (kind.to(tl.int32) * _DEPTHS + tl.minimum(depth, _DEPTHS - 2)) * _BINS + bins
-    tl.store(entries + row * num_candidates + number, entry.to(tl.int64), mask=inside)
-    centre = (bins.to(tl.float32) + 0.5) / _BINS  # what the drafter thinks
-    rate = _mean_rate(centre, _of_all_depths(entry), tried, accepted)
-    rate = _mean_rate(rate, entry, tried, accepted)
-    own = tl.minimum(value + tl.log(rate / centre), _BEST_LOG)
+    first = (kind.to(tl.int32) * _DEPTHS + tl.minimum(depth, _DEPTHS - 2)) * _BINS
+    entry = (first + bins).to(tl.int64)
+    tl.store(entries + row * num_candidates + number, entry, mask=inside)
+    own = tl.log(_chance(thought, first, tried, accepted))
+    own = tl.minimum(tl.maximum(own, _LEAST_LOG), _BEST_LOG)
     path = own
     for _ in range(steps - 1):
         path = own + tl.where(is_first, 0.0, tl.gather(path, above, axis=0))

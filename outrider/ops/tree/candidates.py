@@ -26,13 +26,23 @@ class SelectedTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """The tips that grow next, best first: `topk` of them in each row, or node 0 alone."""
+    """The tips that grow next, best first: as many in each row, or node 0 alone."""
 
     scores: torch.Tensor  # [rows, branches] float32
     numbers: torch.Tensor  # [rows, branches] candidate numbers, -1 for node 0
     parent_tips: torch.Tensor  # [rows, branches] index of each parent in the frontier before
     positions: torch.Tensor  # [rows, branches] absolute position of the children's tokens
     nodes: DraftTree  # [rows, branches] in the scratch region; `parents` mean nothing there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotTokens:
+    """What the slots of a block propose. All nodes at depth s have the same children: the tokens of
+    slot s, best first.
+    """
+
+    logprobs: torch.Tensor  # [rows, steps, topk] float32
+    tokens: torch.Tensor  # [rows, steps, topk] int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +53,4 @@ class TreeLevel:
     first_number: int  # number of its first candidate
     first_node: int  # scratch node of its first branch
     num_tips: int  # branches that grow next; 0 at the last depth
+    is_wide: bool = False  # all of them do; else as many as the topk of their row

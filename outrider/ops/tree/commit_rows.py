@@ -2,8 +2,11 @@
 
 import torch
 
+from outrider.ops.compiled.why_not_compiled import is_compiled
 from outrider.ops.tree.draft_tree import VerifyResult
 from outrider.ops.tree.plan_rows import ChunkRows, DecodeRows
+
+_COMPILED = "outrider.ops.compiled.verified_rows"
 
 
 def commit_rows(
@@ -23,9 +26,10 @@ def commit_rows(
             decode, verify_result, chunk, chunk_choice, lengths=lengths, last_tokens=last_tokens
         )
         return
-    commit_rows_reference(
-        decode, verify_result, chunk, chunk_choice, lengths=lengths, last_tokens=last_tokens
-    )
+    commit = commit_rows_reference
+    if is_compiled(lengths, _COMPILED):
+        from outrider.ops.tree.commit_rows_compiled import commit_rows_compiled as commit
+    commit(decode, verify_result, chunk, chunk_choice, lengths=lengths, last_tokens=last_tokens)
 
 
 def commit_rows_reference(

@@ -2,8 +2,11 @@
 
 import torch
 
+from outrider.ops.compiled.why_not_compiled import is_compiled
 from outrider.ops.tree.draft_tree import VerifyResult
 from outrider.ops.tree.plan_rows import DecodeRows, page_slots
+
+_COMPILED = "outrider.ops.compiled.moved_kv"
 
 
 def compact_kv(
@@ -18,6 +21,12 @@ def compact_kv(
 
         compact_kv_triton(storage, decode, verify_result, pages)
         return
+    if is_compiled(storage, _COMPILED):
+        from outrider.ops.tree.compact_kv_compiled import compact_kv_compiled, is_in_words
+
+        if is_in_words(storage):
+            compact_kv_compiled(storage, decode, verify_result, pages)
+            return
     compact_kv_reference(storage, decode, verify_result, pages)
 
 

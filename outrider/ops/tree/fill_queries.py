@@ -2,7 +2,7 @@
 
 import torch
 
-from outrider.ops.compiled.why_not_compiled import why_not_compiled
+from outrider.ops.compiled.why_not_compiled import is_compiled
 from outrider.ops.tree.draft_tree import DraftTree
 from outrider.ops.tree.place_nodes import node_of_query
 from outrider.ops.tree.plan_rows import (
@@ -10,9 +10,11 @@ from outrider.ops.tree.plan_rows import (
     DecodeRows,
     Queries,
     Sampled,
-    chunk_offsets,
     page_slots,
 )
+from outrider.ops.tree.write_places import chunk_positions
+
+_COMPILED = "outrider.ops.compiled.query_places"
 
 
 def fill_queries(
@@ -34,7 +36,7 @@ def fill_queries(
         from outrider.ops.tree.fill_queries_triton import fill_queries_triton
 
         fill = fill_queries_triton
-    elif queries.tokens.device.type == "cpu" and is_plan_compiled():
+    elif is_compiled(queries.tokens, _COMPILED):
         from outrider.ops.tree.fill_queries_compiled import fill_queries_compiled
 
         fill = fill_queries_compiled
@@ -50,11 +52,6 @@ def fill_queries(
         page_size=page_size,
         first_node=first_node,
     )
-
-
-def is_plan_compiled() -> bool:
-    """Whether plans are filled by compiled functions on a CPU."""
-    return not why_not_compiled("outrider.ops.compiled.query_places")
 
 
 def fill_queries_reference(
@@ -107,8 +104,7 @@ def _place_chunks(
     slots: torch.Tensor,  # [chunk.tokens] written
 ) -> None:
     rows = chunk.rows[chunk.owners]
-    positions.copy_(chunk.starts[chunk.owners] + chunk_offsets(chunk))
-    positions.mul_(rows > 0)
+    positions.copy_(chunk_positions(chunk))
     slots.copy_(page_slots(pages, rows, positions, page_size))
 
 

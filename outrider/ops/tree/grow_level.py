@@ -2,11 +2,13 @@
 
 import torch
 
+from outrider.ops.compiled.why_not_compiled import is_compiled
 from outrider.ops.sampling.top_tokens import TopTokens
 from outrider.ops.tree.candidates import Candidates, Frontier, TreeLevel
 from outrider.ops.tree.draft_tree import DraftTree
 from outrider.ops.tree.plan_rows import DecodeRows
 
+_COMPILED = "outrider.ops.compiled.grown_trees"
 STEP_COST = 1e-3  # of two nodes that are equally likely, the shallower one is selected first
 
 
@@ -23,7 +25,22 @@ def grow_level(
         from outrider.ops.tree.grow_level_triton import grow_level_triton
 
         return grow_level_triton(tips, top, decode, candidates=candidates, level=level)
+    if is_compiled(tips.scores, _COMPILED):
+        from outrider.ops.tree.grow_level_compiled import grow_level_compiled
+
+        return grow_level_compiled(tips, top, decode, candidates=candidates, level=level)
     return grow_level_reference(tips, top, decode, candidates=candidates, level=level)
+
+
+def child_scores(
+    scores: torch.Tensor,  # of parents
+    logprobs: torch.Tensor,  # of children; both are broadcast
+) -> torch.Tensor:
+    """A child scores strictly below its parent, however large the scores. With equal scores the
+    child could be selected without its parent.
+    """
+    ceiling = torch.nextafter(scores, torch.full_like(scores, float("-inf")))
+    return torch.minimum(scores + logprobs - STEP_COST, ceiling)
 
 
 def grow_level_reference(
@@ -55,10 +72,7 @@ def _expand(
     steps, own_topk, _ = budgets[:, :, None, None]
     rank = torch.arange(topk, device=scores.device)
     is_allowed = (rank < own_topk) & (depth <= steps) & ~values.isnan()  # [rows, branches, topk]
-    # A child scores strictly below its parent, however large the scores. With equal scores the
-    # child could be selected without its parent.
-    ceiling = torch.nextafter(scores, torch.full_like(scores, float("-inf")))
-    joint = torch.minimum(scores[:, :, None] + values - STEP_COST, ceiling[:, :, None])
+    joint = child_scores(scores[:, :, None], values)
     candidates.scores.view_as(joint).copy_(torch.where(is_allowed, joint, float("-inf")))
     candidates.tokens.copy_(top.tokens.view_as(candidates.tokens))
     candidates.parents.view_as(joint).copy_(tips.numbers[:, :, None].expand_as(joint))
@@ -67,12 +81,12 @@ def _expand(
 def _best_tips(
     tips: Frontier, candidates: Candidates, decode: DecodeRows, *, level: TreeLevel, topk: int
 ) -> Frontier:
-    """The best candidates of a level; in each row, as many as its own topk can be selected."""
+    """The best candidates of a level. Unless it is wide, those past a row's own topk score -inf."""
     num_tips, depth = level.num_tips, level.depth
     best, order = candidates.scores.sort(dim=1, descending=True, stable=True)
     scores, index = best[:, :num_tips], order[:, :num_tips]
     rank = torch.arange(num_tips, device=index.device)
-    is_alive = rank < decode.budgets[1][:, None]
+    is_alive = (rank < decode.budgets[1][:, None]) | level.is_wide
     parent_tips = index // topk  # each branch has `topk` children
     depths = torch.full_like(index, depth - 1)
     node = rank + level.first_node

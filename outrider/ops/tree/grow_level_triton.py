@@ -44,7 +44,7 @@ def _grow_kernel(
     level_scores,  # [rows, branches * topk], written, as all below
     level_tokens,
     level_parents,
-    new_scores,  # [rows, topk]
+    new_scores,  # [rows, num_tips]
     new_numbers,
     new_parent_tips,
     new_positions,
@@ -62,6 +62,7 @@ def _grow_kernel(
     STEP_COST: tl.constexpr,
     WIDTH: tl.constexpr,
     TIPS: tl.constexpr,
+    IS_WIDE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -91,8 +92,8 @@ def _grow_kernel(
     above = tl.load(tip_ancestors + row * branches + parent_tip, mask=is_tip, other=0)
     own_bit = tl.full([TIPS], 1, tl.int64) << tl.where(is_tip, first_node + tip, 0).to(tl.int64)
     token = tl.load(tokens + row * branches * topk + winner, mask=is_tip, other=0)
-    goal = row * topk + tip
-    alive = tl.where(tip < own_topk, score_of(best), float("-inf"))
+    goal = row * num_tips + tip
+    alive = tl.where((tip < own_topk) | IS_WIDE, score_of(best), float("-inf"))
     position = tl.load(lengths + row) + depth + 1 + tl.zeros([TIPS], tl.int64)
     tl.store(new_scores + goal, alive, mask=is_tip)
     tl.store(new_numbers + goal, first_number + winner, mask=is_tip)
@@ -113,9 +114,10 @@ def grow_level_triton(
 ) -> Frontier:
     """`grow_level` in one launch."""
     (rows, branches), topk = tips.scores.shape, top.tokens.shape[1]
-    scores = tips.scores.new_empty(rows, topk)
+    width = level.num_tips or topk  # at the last depth nothing is written
+    scores = tips.scores.new_empty(rows, width)
     # int64 tensors of one size: one allocation for all six.
-    new = top.tokens.new_empty(6, rows, topk).unbind(0)
+    new = top.tokens.new_empty(6, rows, width).unbind(0)
     numbers, parent_tips, positions, tokens, depths, ancestors = new
     kernel: Any = _grow_kernel[(rows,)]
     kernel(
@@ -141,7 +143,8 @@ def grow_level_triton(
         level.num_tips,
         STEP_COST=STEP_COST,
         WIDTH=max(LEAST_TILE, triton.next_power_of_2(branches * topk)),
-        TIPS=max(LEAST_TILE, triton.next_power_of_2(topk)),
+        TIPS=max(LEAST_TILE, triton.next_power_of_2(width)),
+        IS_WIDE=level.is_wide,
         PDL=overlap.is_on(scores),
         num_warps=num_warps_of(branches * topk),
         enable_fp_fusion=False,

@@ -12,6 +12,7 @@ class Queries:
     tokens: torch.Tensor  # [num_query] int64
     positions: torch.Tensor  # [num_query] int64
     slots: torch.Tensor  # [num_query] int64, where the KV of each is written
+    window_slots: torch.Tensor  # [num_query] in window pages; [0] where layers have the same pages
     of_nodes: torch.Tensor  # [rows, nodes] int64 query token of each node, -1 if it does not run
     adapters: torch.Tensor  # [num_query] int64 adapter slot of each; [0] in steps without adapters
 

@@ -3,9 +3,12 @@
 import torch
 from torch.nn import functional
 
+from outrider.ops.compiled.why_not_compiled import is_compiled
 from outrider.ops.tree.candidates import Candidates, SelectedTree
 from outrider.ops.tree.draft_tree import DraftTree
 from outrider.wire.draft_budget import Budget
+
+_COMPILED = "outrider.ops.compiled.grown_trees"
 
 
 def select_nodes(
@@ -22,6 +25,10 @@ def select_nodes(
         from outrider.ops.tree.select_nodes_triton import select_nodes_triton
 
         return select_nodes_triton(root, candidates, budgets, tree)
+    if is_compiled(root, _COMPILED):
+        from outrider.ops.tree.select_nodes_compiled import select_nodes_compiled
+
+        return select_nodes_compiled(root, candidates, budgets, tree)
     return select_nodes_reference(root, candidates, budgets, tree)
 
 

@@ -2,7 +2,10 @@
 
 import torch
 
+from outrider.ops.compiled.why_not_compiled import is_compiled
 from outrider.ops.tree.draft_tree import DraftTree, VerifyResult
+
+_COMPILED = "outrider.ops.compiled.verified_rows"
 
 
 def verify(
@@ -18,6 +21,10 @@ def verify(
         from outrider.ops.tree.verify_triton import verify_triton
 
         return verify_triton(tree, choice, most_emitted)
+    if is_compiled(choice, _COMPILED):
+        from outrider.ops.tree.verify_compiled import verify_compiled
+
+        return verify_compiled(tree, choice, most_emitted)
     return verify_reference(tree, choice, most_emitted)
 
 

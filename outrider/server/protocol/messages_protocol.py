@@ -99,6 +99,7 @@ class MessagesRequest(RequestBody):
     tool_choice: MessagesToolChoice | None = None
     thinking: MessagesThinking | None = None
     metadata: Json | None = None  # without effect
+    learn: bool | None = None  # an extension of ours
 
     def in_chat(self) -> ChatRequest:
         """The same request as a chat."""
@@ -117,6 +118,7 @@ class MessagesRequest(RequestBody):
             "tool_choice": choice.in_chat if choice else None,
             "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
             "thinking_token_budget": thinking.budget_tokens if thinking else None,
+            "learn": self.learn,
         }
         return chat_of(fields)
 

@@ -49,6 +49,7 @@ class OllamaBody(RequestBody):
     think: bool | str | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    learn: bool | None = None  # an extension of ours
 
     @property
     def named(self) -> str | None:
@@ -58,7 +59,7 @@ class OllamaBody(RequestBody):
         """The fields of a chat besides its messages."""
         if self.logprobs:
             raise unsupported("logprobs", "logprobs")
-        fields: Json = {"stream": self.stream}
+        fields: Json = {"stream": self.stream, "learn": self.learn}
         for name, value in (self.options or {}).items():
             if name in _SAME or name in _RENAMED:
                 fields[_RENAMED.get(name, name)] = value

@@ -42,6 +42,7 @@ _SAME = frozenset(
         "skip_special_tokens",
         "speculative",
         "priority",
+        "learn",
     }
 )
 
@@ -102,6 +103,7 @@ class RequestFields(RequestBody):
     extra_key: str | None = None
     priority: int | None = None
     return_metrics: bool | None = None
+    learn: bool | None = None  # false: a server with --learn does not learn from this request
     # sent back by some routes, without effect
     user: str | None = None
     metadata: dict[str, Any] | None = None

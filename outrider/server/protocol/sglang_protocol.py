@@ -69,6 +69,7 @@ class GenerateRequest(TransferFields):
     cache_salt: str | None = None
     extra_key: str | None = None
     speculative: bool | str | Json | None = None  # an extension of ours
+    learn: bool | None = None  # likewise
 
     def check(self) -> None:
         """Refuse fields that do not fit together."""
@@ -157,6 +158,7 @@ class GenerateRequest(TransferFields):
             "speculation": self.speculative,
             "priority": self.priority,
             "cache_salt": self.cache_salt or self.extra_key,
+            "learn": self.learn,
         }
         values = {name: v for name, v in (own | given | report).items() if v is not None}
         return override(_DEFAULTS, {**defaults, **values})

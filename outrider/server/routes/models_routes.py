@@ -6,6 +6,7 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from outrider.config.engine_config import RoleMode
 from outrider.server.answer_request import ServedModel
 from outrider.server.async_engine import AsyncEngine
 
@@ -28,13 +29,21 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
+def _owner(mode: RoleMode) -> str:
+    """smg reads here how it should name transfers: our roles have the rooms of SGLang.
+
+    A server with another owner gets requests that name no transfer, and computes all prompts.
+    """
+    return "outrider" if mode == "null" else "sglang"
+
+
 def model_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
     card = ModelCard(
         id=model.name,
         object="model",
         created=int(time.time()),
-        owned_by="outrider",
+        owned_by=_owner(async_engine.rules.role.mode),
         max_model_len=async_engine.engine.max_context,
     )
 

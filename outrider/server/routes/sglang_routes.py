@@ -113,6 +113,7 @@ def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any
         "speculative_num_steps": budget.steps,
         "speculative_eagle_topk": budget.topk,
         "speculative_num_draft_tokens": budget.nodes,
+        "learn": async_engine.learning.describe(),
         "internal_states": [
             {
                 "avg_spec_accept_length": async_engine.meter.accept_length,

@@ -240,7 +240,7 @@ def test_opening_a_long_cached_prompt_is_no_loop_over_tokens() -> None:
     finally:
         sys.settrace(before)
     assert lease.cached == 100_000
-    assert lines < 200
+    assert lines < 300
 
 
 def test_pages_of_finished_requests_outlive_a_failed_one(cache: PrefixCache) -> None:

@@ -1,6 +1,7 @@
 """Random lives of several requests, against a cache that keeps one dict entry per page."""
 
 import random
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
 from outrider.engine.prefix_cache.radix_tree import Node
+from outrider.engine.prefix_cache.snapshot_slots import SnapshotSlots
 from outrider.errors import CapacityError
 
 NUM_PAGES = 24
@@ -34,12 +36,20 @@ class Request:
     tokens: list[int]
     committed: int
     shared: list[Prefix] = field(default_factory=list)
+    taken: dict[int, int] = field(default_factory=dict)  # slots of snapshots by border
+    in_flight: list[int] = field(default_factory=list)  # slots whose border is not known yet
 
 
 class Model:
-    """The naive cache: prefix -> page. Slow, obvious, and shares no code with the tree."""
+    """The naive cache: prefix -> page. Slow, obvious, and shares no code with the tree.
 
-    def __init__(self, *, page_size: int, lookahead: int) -> None:
+    With slots, a prefix is found only if it has a snapshot; other pages stay cached behind it.
+    """
+
+    def __init__(self, *, page_size: int, lookahead: int, num_slots: int) -> None:
+        self.has_slots = num_slots > 0
+        self.free_slots = set(range(1, num_slots + 1))
+        self.slot_of: OrderedDict[Prefix, int] = OrderedDict()  # the latest used last
         self.page_size = page_size
         self.width = lookahead + 1
         self.cached: dict[Prefix, ModelPage] = {}
@@ -53,7 +63,45 @@ class Model:
         return [units[:end] for end in ends]
 
     def match(self, tokens: list[int]) -> list[Prefix]:
-        return [prefix for prefix in self.prefixes(tokens) if prefix in self.cached]
+        found = [prefix for prefix in self.prefixes(tokens) if prefix in self.cached]
+        while self.has_slots and found and found[-1] not in self.slot_of:
+            found.pop()
+        return found
+
+    def restore(self, prefix: Prefix) -> int:
+        """The slot of a prefix that a request continues."""
+        self.slot_of.move_to_end(prefix)
+        return self.slot_of[prefix]
+
+    def take_slot(self, slot: int) -> None:
+        """Note that a slot was taken: a free one, or that of the prefix used longest ago."""
+        if slot not in self.free_slots:
+            assert not self.free_slots, "a free slot comes first"
+            assert self.slot_of.popitem(last=False)[1] == slot
+        self.free_slots.discard(slot)
+
+    def attach(self, request: Request, tokens: list[int]) -> None:
+        """Snapshots of a request belong to the prefixes that are cached now."""
+        prefixes = self.prefixes(tokens)
+        for border in sorted(request.taken):
+            num_pages = border // self.page_size
+            if num_pages > len(prefixes) or prefixes[num_pages - 1] not in self.cached:
+                continue
+            prefix, slot = prefixes[num_pages - 1], request.taken.pop(border)
+            if prefix in self.slot_of:
+                self.free_slots.add(slot)
+            else:
+                self.slot_of[prefix] = slot
+            self.slot_of.move_to_end(prefix)
+
+    def give_back(self, request: Request) -> None:
+        self.free_slots |= {*request.taken.values(), *request.in_flight}
+        request.taken, request.in_flight = {}, []
+
+    def _remove(self, prefix: Prefix) -> None:
+        del self.cached[prefix]
+        if prefix in self.slot_of:
+            self.free_slots.add(self.slot_of.pop(prefix))
 
     def use(self, request: Request, prefixes: list[Prefix]) -> None:
         for prefix in prefixes:
@@ -65,12 +113,15 @@ class Model:
         if new and new[0] not in self.cached:
             self._add(request, new)
             self.use(request, new)
+        self.attach(request, tokens)
 
     def close(self, request: Request, tokens: list[int]) -> None:
         new = self.prefixes(tokens)[len(request.shared) :]
         for prefix in request.shared:
             self.cached[prefix].users -= 1
         self._add(request, new)
+        self.attach(request, tokens)
+        self.give_back(request)
         self.clock += 1
         for prefix in request.shared + new:
             self.cached[prefix].used_at = self.clock
@@ -81,16 +132,17 @@ class Model:
             longer = any(len(p) > len(prefix) and p[: len(prefix)] == prefix for p in self.cached)
             if longer or self.cached[prefix].users:
                 return
-            del self.cached[prefix]
+            self._remove(prefix)
 
     def evict(self, num_pages: int) -> None:
         for _ in range(num_pages):
             unused = [prefix for prefix, entry in self.cached.items() if not entry.users]
-            del self.cached[min(unused, key=lambda p: (self.cached[p].used_at, -len(p)))]
+            self._remove(min(unused, key=lambda p: (self.cached[p].used_at, -len(p))))
         self.num_evicted += num_pages
 
     def flush(self) -> None:
-        self.cached = {prefix: entry for prefix, entry in self.cached.items() if entry.users}
+        for prefix in [prefix for prefix, entry in self.cached.items() if not entry.users]:
+            self._remove(prefix)
 
     @property
     def num_unused(self) -> int:
@@ -105,11 +157,16 @@ class Model:
 class Trace:
     """Plays operations on the cache and on the model, and compares them after each."""
 
-    def __init__(self, *, page_size: int, lookahead: int) -> None:
+    def __init__(self, *, page_size: int, lookahead: int, num_slots: int = 0) -> None:
         self.page_size = page_size
-        self.cache = PrefixCache(num_pages=NUM_PAGES + 1, page_size=page_size, lookahead=lookahead)
-        self.model = Model(page_size=page_size, lookahead=lookahead)
+        self.slots = SnapshotSlots(num_slots) if num_slots else None
+        self.cache = PrefixCache(
+            num_pages=NUM_PAGES + 1, page_size=page_size, lookahead=lookahead, slots=self.slots
+        )
+        self.model = Model(page_size=page_size, lookahead=lookahead, num_slots=num_slots)
         self.requests: list[Request] = []
+        self.states: dict[int, list[int]] = {}  # the text that each slot has the state of
+        self.num_restored = 0
 
     def open(self, blocks: list[int]) -> None:
         """Blocks are longer than half a page, so sequences part inside pages and between them."""
@@ -120,8 +177,34 @@ class Trace:
         assert lease.cached == len(expected) * self.page_size
         assert lease.pages == [self.model.cached[prefix].page for prefix in expected]
         request = Request(lease=lease, tokens=tokens, committed=lease.cached)
+        if self.slots and expected:
+            slot = lease.snapshots.restored
+            assert slot == self.model.restore(expected[-1])
+            assert self.states[slot] == tokens[: lease.cached]
+            self.num_restored += 1
         self.model.use(request, expected)
         self.requests.append(request)
+
+    def save(self, request: Request, *, back: int) -> None:
+        """A row is at the last border, or some pages before it: its state is copied."""
+        border = (request.committed // self.page_size - back) * self.page_size
+        if self.slots is None or border <= 0 or border in request.taken:
+            return
+        slot = self.slots.take()
+        if slot:
+            self.model.take_slot(slot)
+            self.states[slot] = request.tokens[:border]
+            request.taken[border] = request.lease.snapshots.taken[border] = slot
+
+    def save_round(self, request: Request) -> None:
+        """The state after a round whose length is not known yet."""
+        if self.slots is None or 2 * self.slots.num_held >= self.slots.num:
+            return
+        slot = self.slots.take()
+        self.model.take_slot(slot)
+        self.states[slot] = []  # of no border until it is settled, so no request may get it
+        request.in_flight.append(slot)
+        request.lease.snapshots.in_flight.append(slot)
 
     def extend(self, request: Request, *, quarters: int, kept: int) -> None:
         """Reserves room for `quarters` of pages, of which the target keeps `kept` per cent."""
@@ -178,8 +261,23 @@ class Trace:
         expected = {prefix: entry.page for prefix, entry in self.model.cached.items()}
         assert self.cached_prefixes(self.cache._tree.root, ()) == expected
         self.check_locks()
+        self.check_slots()
         if len(self.requests) == 1:  # one request alone can have every page
             assert self.cache.num_available + len(self.requests[0].lease.pages) == NUM_PAGES
+
+    def check_slots(self) -> None:
+        """Every slot is free, of a request, or of a cached page, which were used in this order."""
+        if self.slots is None:
+            return
+        of_pages = [(self.model.cached[p].page, slot) for p, slot in self.model.slot_of.items()]
+        assert list(self.slots._of_page.items()) == of_pages
+        assert set(self.slots._free) == self.model.free_slots
+        assert len(self.slots._free) == len(self.model.free_slots)
+        held = [s for r in self.requests for s in (*r.taken.values(), *r.in_flight)]
+        assert self.slots.num_held == len(held)
+        assert sorted([*held, *self.slots._free, *(slot for _, slot in of_pages)]) == list(
+            range(1, self.slots.num + 1)
+        )
 
     def check_locks(self) -> None:
         users = {id(node): 0 for node in nodes_below(self.cache._tree.root)}
@@ -225,13 +323,18 @@ class Operation(NamedTuple):
 
 KINDS = ("open",) * 4 + ("extend",) * 7 + ("publish",) * 5 + ("close",) * 3
 KINDS += ("discard", "flush")
+SAVES = ("save",) * 6 + ("save round",)
 operations = st.builds(
-    Operation, st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 8), st.integers(0, 8)
+    Operation,
+    st.sampled_from(KINDS + SAVES),
+    st.integers(0, 3),
+    st.integers(0, 8),
+    st.integers(0, 8),
 )
 
 
-def random_operation(rng: random.Random) -> Operation:
-    return Operation(rng.choice(KINDS), rng.randint(0, 3), rng.randint(0, 8), rng.randint(0, 8))
+def random_operation(rng: random.Random, kinds: tuple[str, ...] = KINDS) -> Operation:
+    return Operation(rng.choice(kinds), rng.randint(0, 3), rng.randint(0, 8), rng.randint(0, 8))
 
 
 def play(trace: Trace, operation: Operation) -> None:
@@ -246,6 +349,10 @@ def play(trace: Trace, operation: Operation) -> None:
             trace.extend(request, quarters=4 * first, kept=(100, 100, 50, 0)[second % 4])
         elif operation.kind == "publish":
             trace.publish(request)
+        elif operation.kind == "save":
+            trace.save(request, back=first // 2)
+        elif operation.kind == "save round":
+            trace.save_round(request)
         elif operation.kind == "close":
             trace.close(request, is_kept=second > 0)
         elif operation.kind == "discard":
@@ -261,17 +368,19 @@ def end(trace: Trace) -> None:
     trace.flush()
     trace.check()
     assert trace.num_free == NUM_PAGES
+    assert trace.slots is None or trace.slots.num_free == trace.slots.num
 
 
 @pytest.mark.fast_cases(4)
+@pytest.mark.parametrize("num_slots", [0, 1, 5])
 @pytest.mark.parametrize("lookahead", [0, 1, 3])
 @pytest.mark.parametrize("page_size", [1, 4, 16, 64])
 @settings(max_examples=50, deadline=None)
 @given(played=st.lists(operations, min_size=20, max_size=50))
 def test_every_page_has_one_owner_and_open_finds_all_that_is_cached(
-    page_size: int, lookahead: int, played: list[Operation]
+    page_size: int, lookahead: int, num_slots: int, played: list[Operation]
 ) -> None:
-    trace = Trace(page_size=page_size, lookahead=lookahead)
+    trace = Trace(page_size=page_size, lookahead=lookahead, num_slots=num_slots)
     for operation in played:
         play(trace, operation)
     end(trace)
@@ -291,3 +400,62 @@ def test_long_traces_keep_the_cache_equal_to_its_model(
     end(trace)
     assert trace.cache.stats.evicted_pages > 0
     assert trace.cache.stats.hit_tokens > 0
+
+
+def play_many(trace: Trace, rng: random.Random) -> None:
+    for _ in range(1000):
+        play(trace, random_operation(rng, KINDS + SAVES))
+
+
+@pytest.mark.fast_cases(6)
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
+@pytest.mark.parametrize("num_slots", [2, 4, 12])
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+@pytest.mark.parametrize("seed", range(2))
+def test_long_traces_with_snapshots_restore_the_state_of_the_right_text(
+    page_size: int, num_slots: int, lookahead: int, seed: int
+) -> None:
+    """Snapshots are evicted with their pages, and replaced when there are no others."""
+    rng = random.Random(seed)
+    trace = Trace(page_size=page_size, lookahead=lookahead, num_slots=num_slots)
+    play_many(trace, rng)
+    end(trace)
+    assert trace.cache.stats.evicted_pages > 0
+    assert trace.num_restored > 0
+
+
+def drop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that is evicted leaves its snapshot."""
+    monkeypatch.setattr(SnapshotSlots, "drop", lambda self, pages: None)
+
+
+def keep_on_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that ends keeps the slots that no page got."""
+    end_lease = PrefixCache._end
+
+    def leaking(self: PrefixCache, lease: Lease) -> None:
+        lease.snapshots.take_all()
+        end_lease(self, lease)
+
+    monkeypatch.setattr(PrefixCache, "_end", leaking)
+
+
+def attach_one_page_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    attach = PrefixCache._attach_snapshots
+
+    def late(self: PrefixCache, lease: Lease, tokens: list[int], covered: int) -> None:
+        taken = lease.snapshots.taken
+        for border in sorted(taken, reverse=True):
+            taken[border + self.page_size] = taken.pop(border)
+        attach(self, lease, tokens, covered)
+
+    monkeypatch.setattr(PrefixCache, "_attach_snapshots", late)
+
+
+@pytest.mark.parametrize("mistake", [drop_nothing, keep_on_close, attach_one_page_late])
+@pytest.mark.fast_cases(3)
+def test_a_mistake_with_slots_is_noticed(monkeypatch, mistake) -> None:
+    mistake(monkeypatch)
+    rng, trace = random.Random(0), Trace(page_size=4, lookahead=0, num_slots=3)
+    with pytest.raises(AssertionError):
+        play_many(trace, rng)

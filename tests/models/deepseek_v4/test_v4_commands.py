@@ -3,9 +3,7 @@
 import json
 
 import pytest
-from support.heads import write_head
 from support.spoken import write_tokenizer
-from support.tiny import save_tiny
 from support.v4 import saved_v4
 
 from benchmarks.__main__ import run as run_lab
@@ -13,7 +11,7 @@ from outrider import LLM
 from outrider.bench.offline.v4_bytes import v4_cache_bytes, v4_step_bytes
 from outrider.cli.main import run
 from outrider.errors import ConfigError
-from outrider.models.model_config import parse_config, read_config
+from outrider.models.model_config import parse_config
 from outrider.models.target import read_target
 
 ALONE = "DeepseekV4ForCausalLM is supported as a target alone"
@@ -31,17 +29,6 @@ def spoken(tmp_path_factory):
 def test_an_unknown_architecture_is_told_all_that_are_supported():
     with pytest.raises(ConfigError, match=r"GPT2 is not supported; use one of .*DeepseekV4ForCaus"):
         parse_config({"architectures": ["GPT2"]})
-
-
-def test_a_head_is_said_to_read_one_stream_by_the_doctor_as_by_the_engine(spoken, tmp_path, capsys):
-    save_tiny("llama", tmp_path / "llama")
-    head = write_head(tmp_path / "head", read_config(tmp_path / "llama"))
-    assert run(["doctor", str(head), "--model", str(spoken)]) == 1
-    shown = capsys.readouterr().out
-    reason = f"{head}: a draft head reads one residual stream, and this target has several"
-    assert f"problem: {reason}" in shown
-    with pytest.raises(ConfigError, match=reason):
-        LLM(spoken, draft=str(head), adaptive=False, device="cpu", max_model_len=64)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from support.block_heads import BLOCK_DIALECTS, BLOCKS, BlockVariant, write_bloc
 from support.tiny import save_tiny
 
 from outrider.cli.main import run
-from outrider.config.draft_config import DraftConfig
+from outrider.config.draft_config import DraftConfig, TreeSize, resolve_budget
 from outrider.errors import ConfigError
 from outrider.frontend.llm import LLM
 from outrider.frontend.sampling_params import SamplingParams
@@ -52,6 +52,32 @@ def test_a_dialect_says_what_the_others_say(target, tmp_path, dialect):
     assert head.is_conditional
 
 
+K3_NAMES = {"fc": "context_proj", "hidden_norm": "context_norm", "norm": "final_norm"}
+
+
+@pytest.mark.parametrize("architecture", ["K3DSparkModel", "DeepseekDFlashDraftModel"])
+def test_heads_with_latents_load_by_the_names_of_their_projects(target, tmp_path, architecture):
+    is_k3 = architecture == "K3DSparkModel"
+    variant = BlockVariant(is_next=is_k3, markov_rank=6 * is_k3, has_latents=True, query_rank=14)
+    config = target[1].config
+    own = write_block_head(tmp_path, config, variant, dialect="DeepSpec" if is_k3 else "z-lab")
+    configure(tmp_path, architectures=[architecture])
+    if is_k3:
+        names = {name: name.split(".", 1) for name in own}
+        renamed = {
+            ".".join([K3_NAMES.get(stem, stem), *rest]): own[name]
+            for name, (stem, *rest) in names.items()
+        }
+        save_file(renamed, tmp_path / "model.safetensors")
+        configure(tmp_path, mask_token_id=None, dspark_noise_token_id=3)
+    report = inspect_head(tmp_path, config, target[0])
+    assert report.problems == ()
+    assert "latents (MLA)" in dict(report.facts)["variant"]
+    head = load(target, tmp_path)
+    assert (head.block.first, head.is_conditional) == ((0, True) if is_k3 else (1, False))
+    assert head.facts.attention.latent == 20
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -81,7 +107,12 @@ def test_what_a_head_cannot_be_is_refused_by_name(target, tmp_path, changes, wor
     [
         ({}, [8, WHOLE_TEXT], (True, False)),
         ({"is_causal": True}, [8, WHOLE_TEXT], (True, True)),
-        ({"use_swa": True, "swa_window_size": 5}, [5, 5], (True, True)),
+        ({"use_swa": True, "swa_window_size": 5}, [5, WHOLE_TEXT], (True, False)),
+        (
+            {"use_swa": True, "swa_window_size": 5, "layer_types": None, "is_causal": True},
+            [5, 5],
+            (True, True),
+        ),
         ({"sliding_window_non_causal": False}, [8, WHOLE_TEXT], (True, False)),
         ({"layer_types": ["full_attention"] * 2}, [WHOLE_TEXT] * 2, (False, False)),
     ],
@@ -99,10 +130,20 @@ def test_layers_with_windows_are_causal_unless_a_field_says_so(
     assert load(target, tmp_path).is_mixed == (len(set(causal_layers)) > 1)
 
 
-@pytest.mark.parametrize("key", ["is_causal", "sliding_window_non_causal"])
-def test_windows_in_which_slots_read_later_slots_are_refused(target, tmp_path, key):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"is_causal": False},
+        {"sliding_window_non_causal": True},
+        # vLLM: no layer has the type of a window, so none is causal. MiMo's heads are such.
+        {"use_swa": True, "swa_window_size": 5, "layer_types": None},
+        {"use_swa": True, "layer_types": ["full_attention"] * 2},
+    ],
+    ids=str,
+)
+def test_windows_in_which_slots_read_later_slots_are_refused(target, tmp_path, changes):
     write_block_head(tmp_path, target[1].config, BlockVariant(windows=(8, 0)))
-    configure(tmp_path, **{key: key != "is_causal"})
+    configure(tmp_path, **changes)
     with pytest.raises(ConfigError, match="slots read later slots"):
         load(target, tmp_path)
 
@@ -126,13 +167,20 @@ def test_a_block_is_drafted_whole_unless_sizes_are_given(target, tmp_path):
         fit_draft(DraftConfig(drafter=str(tmp_path), steps=5), target[0])
 
 
+def test_branches_of_a_tree_over_a_block_need_no_draft_kv(target, tmp_path):
+    write_block_head(tmp_path, target[1].config, BlockVariant())
+    sizes = {"steps": 4, "topk": 30, "nodes": 40}
+    settings = resolve_budget(fit_draft(DraftConfig(drafter=str(tmp_path), **sizes), target[0]))
+    assert settings.tree == TreeSize(**sizes)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"conv_group_size": 5}, "does not divide hidden_size 32"),
         ({"conv_kernel_size": 3}, "mis-shaped"),
         ({"selector_rank": 7}, "mis-shaped"),
-        ({"output_multiplier": 2.0}, "output_multiplier"),
+        ({"projector_type": "domino"}, "projector_type"),
     ],
     ids=str,
 )

@@ -11,6 +11,8 @@ from support.heads import write_head
 
 from outrider import LLM, SamplingParams
 from outrider.config.draft_config import DraftConfig
+from outrider.frontend.check_drafter import _report
+from outrider.frontend.draft_probe import Probe
 from outrider.frontend.find_drafter import find_drafter
 from outrider.hub.aliases import DEFAULT_ALIAS
 from outrider.hub.download_bars import BarReporter
@@ -55,6 +57,17 @@ def test_a_drafter_that_is_right_is_not_accused(speaking, caplog):
     assert line.startswith("100% of the first drafts")
 
 
+@pytest.mark.parametrize(
+    ("accepted", "level", "said"),
+    [(24, "WARNING", "useless"), (30, "WARNING", "mostly reaches over half"), (41, "INFO", "41%")],
+)
+def test_the_report_follows_the_share_of_accepted_drafts(caplog, accepted, level, said):
+    with caplog.at_level(logging.INFO, logger="outrider.frontend.check_drafter"):
+        _report("head", Probe(rounds=100, accepted_per_position=(accepted,)), seconds=1.0)
+    ((found, line),) = lines(caplog)
+    assert (found, said in line) == (level, True)
+
+
 def test_the_check_leaves_no_trace_in_the_engine(target, speaking, tmp_path, caplog):
     head = write_head(tmp_path, target.config)
     answers = []
@@ -77,7 +90,8 @@ def test_a_model_without_a_tokenizer_and_ngrams_are_not_checked(target, speaking
 def test_the_shipped_head_is_not_checked_unless_it_is_named():
     def found(name: str) -> DraftConfig:
         config = DraftConfig(drafter=name)
-        return find_drafter(config, model=DEFAULT_ALIAS, reporter=BarReporter())
+        place = {"model": DEFAULT_ALIAS, "folder": Path(DEFAULT_ALIAS)}
+        return find_drafter(config, reporter=BarReporter(), **place)
 
     assert not found("auto").check
     assert found(str(shipped_head(DEFAULT_ALIAS).folder)).check

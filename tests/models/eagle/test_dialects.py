@@ -9,6 +9,7 @@ from support.heads import DIALECTS, write_head
 
 from outrider.models.draft_model import AuxLayers
 from outrider.models.eagle.inspect_head import is_head
+from outrider.models.model_config import LatentConfig
 
 NAMES = {"safeailab": "SafeAILab", "sglang": "SGLang", "vllm": "vLLM", "speculators": "speculators"}
 EVERY = [(algorithm, dialect) for algorithm in DIALECTS for dialect in DIALECTS[algorithm]]
@@ -43,6 +44,18 @@ def test_a_head_is_recognised_and_loads(algorithm, dialect, target, tmp_path):
     )
     assert target.load(tmp_path).facts.lead == 0
     assert is_head(tmp_path)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS["eagle3"])
+def test_a_head_with_latents_loads_in_every_dialect(dialect, target, tmp_path):
+    write_head(tmp_path, target.config, dialect=dialect, has_latents=True, query_rank=14)
+    report = target.inspect(tmp_path)
+    assert report.problems == ()
+    assert report.config.origin.dialect == NAMES[dialect]
+    assert dict(report.facts)["variant"] == "latents (MLA)"
+    assert target.load(tmp_path).facts.attention == LatentConfig(
+        heads=4, query_rank=14, latent=20, nope=6, rope=4, value=10
+    )
 
 
 @pytest.mark.parametrize("algorithm", DIALECTS)
@@ -153,6 +166,12 @@ def test_rope_theta_is_the_heads_own_and_10000_by_default(target, tmp_path):
     assert any("rope settings differ" in note for note in report.notes)
     change_config(tmp_path, rope_theta="absent")
     assert target.inspect(tmp_path).config.layer.rope.theta == 10000.0
+
+
+def test_the_report_says_how_latents_rotate(target, tmp_path):
+    write_head(tmp_path, target.config, dialect="vllm", has_latents=True)
+    rope = dict(target.inspect(tmp_path).facts)["rope"]
+    assert rope == "theta 10000, pairs side by side; target: theta 10000"
 
 
 def test_fewer_positions_than_the_targets_are_noted(target, tmp_path):

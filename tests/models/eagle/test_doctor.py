@@ -10,6 +10,7 @@ from support.heads import write_head
 
 from outrider.cli.doctor_probe import Probe, explain
 from outrider.cli.main import run
+from outrider.hub.learn_folder import LearnedVersion, LearnFolder
 
 
 def test_a_good_head_is_described(target, tmp_path, capsys):
@@ -47,10 +48,32 @@ def test_the_probe_drafts_real_prompts_and_explains_a_random_head(target, tmp_pa
     assert run([*command, "--dtype", "float32", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"probe: \d+ rounds", out)
+    assert re.search(r"^ *q_proj, k_proj, v_proj +\d+ +float32 *$", out, re.MULTILINE)
+    assert re.search(r"^ *lm_head +1 +float32 *$", out, re.MULTILINE)
     assert re.search(r"^ +4 +\d+ +\d+\.\d% +\d+\.\d%", out, re.MULTILINE)  # the last position
     assert "1. Capture layers off by one" in out
     assert run([*command, "--device", "nowhere"]) == 1
     assert "unknown device 'nowhere'" in capsys.readouterr().err
+
+
+def test_a_learn_folder_is_listed_and_its_head_in_use_examined(target, tmp_path, capsys):
+    start = write_head(tmp_path / "head", target.config)
+    learned = LearnFolder(path=tmp_path / "learned", start=start)
+    facts = LearnedVersion(
+        version=1, parent=0, steps=128, texts=9, acceptance_before=1.5, acceptance_after=1.75
+    )
+    with learned.new_version(facts) as head:
+        shutil.copytree(start, head)
+    command = ["doctor", str(learned.path), "--model", str(target.folder), "--no-probe"]
+    learned.use(1)
+    assert run(command) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"1 +0 +128 +9 +1\.500 +1\.750", out)
+    assert "version 1 is in use" in out
+    assert "the head fits" in out
+    learned.use(0)
+    assert run(command) == 0
+    assert "the head before learning" in capsys.readouterr().out
 
 
 def test_a_missing_folder_is_refused_in_one_line(target, capsys):

@@ -32,12 +32,15 @@ VARIANTS = {
     "head norms": Variant(head_norm=True),
     "the target's vocabulary and head": Variant(own_head=False),
     "its own head over the whole vocabulary": Variant(draft_vocab=VOCAB),
+    "latents": Variant(has_latents=True, query_rank=14, fc_norm=True, norm_output=True),
+    "latents with whole queries": Variant(has_latents=True, theta=500.0),
 }
 SEVERAL_LAYERS = {
     "eagle of two layers": ("vllm", Variant(algorithm="eagle", num_layers=2)),
     "three layers of the final state": ("vllm", Variant(num_layers=3, uses_aux=False)),
     "two layers": ("speculators", Variant(num_layers=2, norm_before_residual=True)),
     "two layers of SGLang": ("sglang", Variant(num_layers=2, later_norm="hidden_norm")),
+    "two layers with latents": ("vllm", Variant(num_layers=2, has_latents=True, query_rank=14)),
 }
 DRAFTING = {name: ("vllm", variant) for name, variant in VARIANTS.items()} | SEVERAL_LAYERS
 

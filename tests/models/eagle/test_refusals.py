@@ -66,6 +66,10 @@ TENSOR_FAULTS = {
         {O_PROJ: torch.zeros(32, 32, dtype=torch.int8)},
         "layers.0.self_attn.o_proj.weight of type torch.int8",
     ),
+    "quantised to 8-bit floats": (
+        {O_PROJ: torch.zeros(32, 32, dtype=torch.float8_e4m3fn)},
+        "layers.0.self_attn.o_proj.weight of type torch.float8_e4m3fn",
+    ),
     "stored twice": (
         {"layers.0.self_attn.o_proj.weight": torch.zeros(32, 32)},
         "twice",
@@ -113,7 +117,7 @@ CONFIG_FAULTS = {
     "layers that are not stored": ({"num_hidden_layers": 2}, "layers.1."),
     "a scale of logits": ({"logit_scale": 0.5}, "logit_scale"),
     "another activation": ({"hidden_act": "gelu"}, "hidden_act to gelu"),
-    "another architecture": ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, "DeepseekV2"),
+    "another architecture": ({"architectures": ["Eagle3GPT2LMHeadModel"]}, "Eagle3GPT2"),
     "no architecture": ({"architectures": []}, "must name one architecture"),
     "a speculator of another type": ({"speculators_model_type": "hydra"}, "of type hydra"),
     "a vocabulary of no size": ({"draft_vocab_size": 0}, "positive integer draft_vocab_size"),
@@ -238,3 +242,25 @@ def test_a_pickle_that_would_run_code_is_refused(target, tmp_path):
 def test_a_folder_without_weights_is_refused(target, head):
     (head / "model.safetensors").unlink()
     refused(target, head, "has no model.safetensors")
+
+
+LATENT_FAULTS = {
+    "bias": ({"attention_bias": True}, "sets attention_bias to True"),
+    "window": ({"sliding_window": 8}, "gives layers of heads with latents a sliding_window"),
+    "no rotation": ({"mla_use_nope": True}, "sets mla_use_nope, which is not supported"),
+    "another rank": ({"kv_lora_rank": 22}, "has mis-shaped tensors"),
+    "no rank": ({"kv_lora_rank": None}, "kv_lora_rank"),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), LATENT_FAULTS.values(), ids=LATENT_FAULTS)
+def test_a_head_with_latents_that_cannot_run_is_refused(target, tmp_path, changes, words):
+    folder = write_head(tmp_path, target.config, has_latents=True)
+    configure(folder, **changes)
+    refused(target, folder, words)
+
+
+def test_a_head_of_an_architecture_with_latents_needs_their_tensors(target, tmp_path):
+    folder = write_head(tmp_path, target.config, has_latents=True)
+    edit(folder, **{"midlayer.self_attn.kv_a_proj_with_mqa.weight": None})
+    refused(target, folder, "lacks tensors (1): layers.0.self_attn.kv_a_proj_with_mqa.weight")

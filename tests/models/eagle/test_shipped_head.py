@@ -1,12 +1,13 @@
 """The shipped head: the default model drafts with it, unless --draft says otherwise."""
 
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 
 from outrider import LLM, SamplingParams
 from outrider.cli.main import run
-from outrider.config.draft_config import DraftConfig
+from outrider.config.draft_config import DraftConfig, fit_weights
 from outrider.hub.aliases import ALIASES, DEFAULT_ALIAS
 from outrider.hub.shipped_heads import shipped_head
 
@@ -51,7 +52,7 @@ def test_the_shipped_head_is_used_and_its_drafts_are_accepted(answers):
     greedy, _sampled = answers["auto"]
     rounds = sum(output.outputs[0].acceptance.rounds for output in greedy)
     accepted = sum(output.outputs[0].acceptance.kept for output in greedy)
-    assert 1 + accepted / rounds > 2.2  # a chain of four has 2.85 over all development prompts
+    assert 1 + accepted / rounds > 1.9  # a chain of three; four have 2.85 on all dev prompts
     assert not any(output.outputs[0].acceptance.drafted for output in answers["none"][0])
 
 
@@ -78,12 +79,18 @@ def test_given_sizes_replace_those_of_the_shipped_head():
 
     def found(**sizes: int) -> DraftConfig:
         config = DraftConfig(**sizes)
-        return find_drafter(config, model=DEFAULT_ALIAS, reporter=BarReporter())
+        place = {"model": DEFAULT_ALIAS, "folder": Path(DEFAULT_ALIAS)}
+        return find_drafter(config, reporter=BarReporter(), **place)
+
+    def sizes(config: DraftConfig, dtype: str) -> tuple[int | str, ...]:
+        fitted = fit_weights(config, dtype)
+        return fitted.steps, fitted.topk, fitted.nodes
 
     usual, chain = found(), found(steps=3)
     assert usual.drafter == chain.drafter == str(head.folder)
-    assert (usual.steps, usual.topk, usual.nodes) == (head.steps, head.topk, head.nodes)
-    assert (chain.steps, chain.topk, chain.nodes) == (3, "auto", "auto")
+    assert sizes(usual, "float32") == sizes(usual, "bfloat16") == astuple(head.trees.tree)
+    assert sizes(usual, "packed") == sizes(usual, "int8") == astuple(head.trees.narrow)
+    assert sizes(chain, "float32") == sizes(chain, "packed") == (3, "auto", "auto")
 
 
 def test_the_doctor_finds_no_problem_with_the_shipped_head(smollm2_folder, capsys):

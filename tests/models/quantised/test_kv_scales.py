@@ -1,6 +1,7 @@
 """k_scale and v_scale of checkpoints: codes of keys and values stay in their range."""
 
 import json
+import logging
 import shutil
 
 import pytest
@@ -78,6 +79,38 @@ def test_keys_outside_of_the_range_need_their_scale(source, tmp_path, exporter):
     without, found = logprobs(source, "fp8"), logprobs(scaled, "fp8")
     assert distance(found, right) < 0.2
     assert distance(without, right) > 3 * distance(found, right)
+
+
+def test_a_wide_type_is_that_of_activations_or_refused(source):
+    assert logprobs(source, "float32") == logprobs(source, "auto")
+    with pytest.raises(ConfigError, match=r"activations, float32 here, or fp8; leave it out"):
+        logprobs(source, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "kv_cache_dtype", "said"),
+    [
+        ({"num_bits": 8, "type": "float"}, "auto", "calibrated for keys and values in fp8"),
+        ({"num_bits": 8, "type": "float"}, "fp8", ""),
+        ({"num_bits": 4, "type": "float"}, "auto", "announces a type of keys and values that is"),
+        (None, "auto", ""),
+    ],
+)
+def test_what_a_folder_announces_of_keys_is_said(
+    source, tmp_path, caplog, scheme, kv_cache_dtype, said
+):
+    folder = shutil.copytree(source, tmp_path / "model")
+    fields = json.loads((folder / "config.json").read_text())
+    fields["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "kv_cache_scheme": scheme,
+    }
+    (folder / "config.json").write_text(json.dumps(fields))
+    with caplog.at_level(logging.INFO):
+        logprobs(folder, kv_cache_dtype)
+    assert ("keys and values" in caplog.text) is bool(said)
+    assert said in caplog.text
 
 
 def test_drafts_change_no_token_with_scales(source, tmp_path):

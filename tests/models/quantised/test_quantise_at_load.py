@@ -1,6 +1,7 @@
 """`--quantization fp8`: a float folder becomes e4m3 codes with a scale per output, at load."""
 
 import shutil
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -9,9 +10,12 @@ from safetensors.torch import load_file, save_file
 
 from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError
+from outrider.models.quantised.expert_stacks import StackAxes
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_cut import Cut
+from outrider.runtime.resolve_quantization import resolve_quantization
 from tests.support import packed_folders as forms
+from tests.support.packed_forms import FORMS
 from tests.support.spoken import tiny_llama
 from tests.support.styled_families import STYLED_FAMILIES
 
@@ -64,8 +68,15 @@ def load(folder, **arguments) -> LLM:
     return LLM(folder, dtype="float32", device="cpu", max_num_seqs=2, **arguments)
 
 
+@contextmanager
+def in_codes(folder, *, is_transposed=False):
+    with Checkpoint(folder) as checkpoint:
+        checkpoint.quantise("fp8", StackAxes(is_transposed=is_transposed))
+        yield checkpoint
+
+
 def test_projections_are_rounded_to_codes_and_nothing_else_is(source, plain):
-    with Checkpoint(source, quantization="fp8") as found, Checkpoint(plain) as expected:
+    with in_codes(source) as found, Checkpoint(plain) as expected:
         assert set(found.names) == set(expected.names)
         for name in expected.names:
             torch.testing.assert_close(found.read(name), expected.read(name), rtol=0, atol=0)
@@ -109,7 +120,7 @@ def test_drafts_change_no_token(source, draft):
 @pytest.mark.parametrize("cut", [Cut(0, ((3, 9), (20, 31))), Cut(1, ((5, 17),))])
 def test_a_rank_reads_its_part_of_the_same_codes(source, cut):
     name = "model.layers.0.self_attn.o_proj.weight"
-    with Checkpoint(source, quantization="fp8") as found:
+    with in_codes(source) as found:
         whole = found.read(name)
         assert torch.equal(found.read(name, cut), cut.of(whole))
 
@@ -120,7 +131,7 @@ def test_a_row_of_zeros_stays_zero_and_one_without_numbers_is_reported(source, t
     name = "model.layers.0.self_attn.o_proj.weight"
     tensors[name][2], tensors[name][3, 0] = 0.0, torch.nan
     save_file(tensors, folder / "model.safetensors")
-    with Checkpoint(folder, quantization="fp8") as found:
+    with in_codes(folder) as found:
         read = found.read(name)
     assert not read[2].any()
     assert read[3].isnan().all()
@@ -132,7 +143,7 @@ def test_a_folder_that_is_quantised_already_is_refused(source, tmp_path):
     config = {"quant_method": "fbgemm_fp8"}
     packers = forms.linear_by(forms.fp8_rows)
     forms.write_packed(source, packers, config, tmp_path / "packed", tmp_path / "plain")
-    with pytest.raises(ConfigError, match=r"is quantised already \(fbgemm_fp8\).*leave it out"):
+    with pytest.raises(ConfigError, match=r"is quantised already \(fbgemm_fp8\), .*leave it out"):
         load(tmp_path / "packed", quantization="fp8")
 
 
@@ -149,6 +160,30 @@ def test_the_numbers_of_gguf_blocks_are_refused(source, tmp_path):
         load(folder, quantization="fp8")
 
 
+def test_the_form_of_a_folder_may_be_named(source, tmp_path):
+    packers = forms.linear_by(forms.fp8_blocks)
+    packed, config = tmp_path / "packed", {"quant_method": "fp8", "weight_block_size": [8, 8]}
+    forms.write_packed(source, packers, config, packed, tmp_path / "plain")
+    right = load(packed).generate(PROMPTS, GREEDY, use_tqdm=False)
+    found = load(packed, quantization="fp8").generate(PROMPTS, GREEDY, use_tqdm=False)
+    assert [each.outputs[0].logprobs for each in found] == [
+        each.outputs[0].logprobs for each in right
+    ]
+    with pytest.raises(ConfigError, match=r"already \(fp8\), .* gptq says otherwise; use"):
+        load(packed, quantization="gptq")
+
+
+@pytest.mark.parametrize("name", ["awq", "awq_marlin"])
+def test_names_of_kernels_stand_for_the_form(source, tmp_path, name):
+    packer, config = FORMS["AWQ"]
+    forms.write_packed(
+        source, forms.linear_by(packer), config, tmp_path / "packed", tmp_path / "plain"
+    )
+    assert resolve_quantization(tmp_path / "packed", name) == "none"
+    with pytest.raises(ConfigError, match=f"no weights in the form of --quantization {name}"):
+        resolve_quantization(tmp_path / "plain", name)
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -159,17 +194,3 @@ def test_the_numbers_of_gguf_blocks_are_refused(source, tmp_path):
 def test_wrong_choices_are_refused(source, arguments, reason):
     with pytest.raises(ConfigError, match=reason):
         LLM(source, device="cpu", **arguments)
-
-
-def test_stacked_experts_are_refused_by_name(source, tmp_path):
-    folder = shutil.copytree(source, tmp_path / "model")
-    tensors = load_file(source / "model.safetensors")
-    save_file(
-        tensors | {"model.layers.0.mlp.experts.down_proj": torch.zeros(2, 4, 4)},
-        folder / "model.safetensors",
-    )
-    with (
-        pytest.raises(ConfigError, match=r"in one tensor \(model.layers.0.mlp.experts.down_proj\)"),
-        Checkpoint(folder, quantization="fp8"),
-    ):
-        pass

@@ -15,6 +15,7 @@ class TestRecurrent(RowEquality):
     """Of tiny models of all families."""
 
 
+@pytest.mark.slow
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("algorithm", ["eagle", "eagle3"])
 @pytest.mark.parametrize("executor", ["eager", "tape"])

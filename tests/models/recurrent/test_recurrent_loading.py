@@ -19,7 +19,7 @@ from support.recurrent import (
 )
 from support.row_matrix import CHAIN, shape_of
 from support.tiny import save_tiny
-from transformers import Qwen3NextConfig
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 
 from outrider import LLM
 from outrider.bench.offline.decode_floor import kv_bytes
@@ -71,8 +71,7 @@ def test_the_interval_of_older_files_says_which_layers_attend(changed):
         ({"attention_bias": True}, "attention_bias"),
         ({"attn_output_gate": False}, "attn_output_gate"),
         ({"output_gate_type": "sigmoid"}, "output_gate_type"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, **OLD_ROPE}, "remove rope_scaling"),
-        ({"rope_parameters": {"rope_type": "dynamic"}}, "rope_type"),
+        ({"rope_parameters": {"rope_type": "dynamic"}}, "rope scaling of type dynamic"),
         ({"mlp_only_layers": [9]}, "mlp_only_layers"),
     ],
     ids=str,
@@ -80,6 +79,16 @@ def test_the_interval_of_older_files_says_which_layers_attend(changed):
 def test_a_field_that_cannot_be_is_refused_by_name(changed, fields, said):
     with pytest.raises(ConfigError, match=said):
         read_config(changed(fields))
+
+
+def test_long_texts_have_the_logits_of_transformers(changed):
+    """As the model card of Qwen3-Next says for a million tokens."""
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    folder, tokens = changed({"rope_scaling": scaling, **OLD_ROPE}), prompt(40)
+    theirs = Qwen3NextForCausalLM.from_pretrained(folder).eval()
+    assert theirs.config.rope_parameters["rope_type"] == "yarn"
+    logits = harness_of(folder).run({}, {1: (0, tokens)})
+    assert (logits - expected_logits(theirs, tokens)).abs().max() <= 1e-4
 
 
 @pytest.mark.parametrize(("said", "is_normed"), [(None, True), (True, True), (False, False)])

@@ -12,11 +12,16 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from outrider.ops.compiled.why_not_compiled import is_compiled
 from outrider.ops.tree.candidates import Candidates
-from outrider.spec.text_lookup import FoundPaths, join_paths
+from outrider.ops.tree.text_paths import FoundPaths, join_paths
 
-_NEXT = math.log(0.75)  # the next token of a path whose tokens so far were accepted: measured
-_DOUBT = 8.0  # tokens: a match of so many is right half of the time, until it is measured
+_COMPILED = "outrider.ops.compiled.grafted_paths"
+NEXT = math.log(0.75)  # the next token of a path whose tokens so far were accepted: measured
+# A node that the model does not have, where tokens are drawn: the model knows the noise of the
+# draw, and a text does not. Measured.
+SAMPLED = math.log(0.3)
+DOUBT = 8.0  # tokens: a match of so many is right half of the time, until it is measured
 NUM_SOURCES = 3  # of a candidate
 _MODEL, _TEXT, _BOTH = range(NUM_SOURCES)
 
@@ -44,8 +49,24 @@ def graft(
     levels: Sequence[slice],  # numbers of the model's candidates by depth
     found: FoundPaths,
     budgets: torch.Tensor,  # [3, rows]
+    is_sampled: torch.Tensor,  # [rows] int64: 1 where tokens are drawn, 0 where the best is taken
 ) -> MergedCandidates:
     """The candidates of the model, and the nodes of the paths that it does not have."""
+    if is_compiled(model.scores, _COMPILED):
+        from outrider.ops.tree.graft_paths_compiled import graft_compiled
+
+        return graft_compiled(model, levels, found, budgets, is_sampled)
+    return graft_reference(model, levels, found, budgets, is_sampled)
+
+
+def graft_reference(
+    model: Candidates,
+    levels: Sequence[slice],
+    found: FoundPaths,
+    budgets: torch.Tensor,
+    is_sampled: torch.Tensor,
+) -> MergedCandidates:
+    """The same in plain torch."""
     nodes, width = _path_nodes(found), model.scores.shape[1]
     num, steps = nodes.tokens.shape[1:]
     hits = _same_nodes(model, levels, nodes)  # [rows, num, width]
@@ -56,7 +77,9 @@ def graft(
     parents = functional.pad(numbers[..., :-1], (1, 0), value=-1)
     is_first = nodes.first == torch.arange(num, device=shared.device)[:, None]
     is_new = nodes.is_known & is_first & ~is_hit & (depth < budgets[0][:, None, None])
-    scores = (nodes.path_scores + _score_of_hits(model, nodes, shared)).where(is_new, float("-inf"))
+    num_own = (depth + 1 - is_hit.sum(2, keepdim=True)).clamp_min(0)  # of a path, so far
+    scores = nodes.path_scores + num_own * (SAMPLED * is_sampled[:, None, None])
+    scores = (scores + _score_of_hits(model, nodes, shared)).where(is_new, float("-inf"))
     new = (x.transpose(1, 2).flatten(1) for x in (scores, nodes.tokens, parents))
     pairs = zip((model.scores, model.tokens, model.parents), new, strict=True)
     scores, tokens, parents = (torch.cat(pair, dim=1) for pair in pairs)
@@ -111,31 +134,11 @@ def _path_nodes(found: FoundPaths) -> _PathNodes:
     weights = joined.weights.clamp_min(1e-9).log()
     total = found.weights.sum(1, keepdim=True).clamp_min(1e-9).log()  # [rows, 1]
     longest = found.longest[:, None].float()
-    begin = (longest / (longest + _DOUBT)).clamp_min(1e-9).log()
+    begin = (longest / (longest + DOUBT)).clamp_min(1e-9).log()
     chances = weights - functional.pad(weights[..., :-1], (1, 0))
     chances[..., 0] += begin - total  # a longer match is right more often
-    chances[..., 1:] += _NEXT
+    chances[..., 1:] += NEXT
     is_known = (found.paths >= 0).cumprod(2).bool() & (found.weights > 0)[:, :, None]
     return _PathNodes(
         tokens=found.paths, path_scores=chances.cumsum(2), first=joined.first, is_known=is_known
     )
-
-
-def limit_children_(
-    candidates: Candidates,  # scores are written
-    topk: torch.Tensor,  # [rows]
-    *,
-    steps: int,
-) -> None:
-    """Rule out all but the best `topk` children of every node, and what is below the others."""
-    scores, parents = candidates.scores, candidates.parents
-    number = torch.arange(scores.shape[1], device=scores.device)
-    is_better = scores[:, None] > scores[:, :, None]
-    is_earlier = (scores[:, None] == scores[:, :, None]) & (number < number[:, None])
-    same_parent = parents[:, None] == parents[:, :, None]
-    is_allowed = (same_parent & (is_better | is_earlier)).sum(2) < topk[:, None]
-    above, is_first = parents.clamp_min(0), parents < 0
-    own = is_allowed
-    for _ in range(steps - 1):  # each pass reaches one level deeper
-        is_allowed = own & (is_allowed.gather(1, above) | is_first)
-    scores.masked_fill_(~is_allowed, float("-inf"))

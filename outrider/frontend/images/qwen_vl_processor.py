@@ -1,4 +1,4 @@
-"""Qwen2.5-VL: an image keeps its shape, and becomes patches in groups that are merged."""
+"""Images of Qwen keep their shape, and become patches in groups that are merged."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from outrider.frontend.images.image_processor import ProcessedImage, pixels_of
 
 
-class Qwen2_5VLProcessor:
+class QwenVLProcessor:
     """Owns the processor of transformers, which resizes and cuts."""
 
     placeholder = "<|image_pad|>"
@@ -18,7 +18,7 @@ class Qwen2_5VLProcessor:
         self._processor = processor
 
     @classmethod
-    def load(cls, folder: Path) -> "Qwen2_5VLProcessor":
+    def load(cls, folder: Path) -> "QwenVLProcessor":
         return cls(Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True))
 
     def process(self, image: Any) -> ProcessedImage:

@@ -1,0 +1,1 @@
+"""`outrider bench adaptive`: adaptive drafting against plain decoding and fixed budgets."""

@@ -1,0 +1,17 @@
+"""The file of GGUF blocks in a converted folder: its name, and the names of its tensors.
+
+It has the format of safetensors, with another ending: libraries must not take it for weights.
+"""
+
+BLOCKS_FILE = "gguf_blocks.bin"
+
+
+def block_name(weight: str, kind: str) -> str:
+    """The name of the blocks of a weight, such as lm_head.weight.Q6_K."""
+    return f"{weight}.{kind}"
+
+
+def split_name(stored: str) -> tuple[str, str]:
+    """The weight and the kind in the name of its blocks."""
+    weight, _, kind = stored.rpartition(".")
+    return weight, kind

@@ -1,0 +1,91 @@
+"""Prefill server, decode server and a real router: the rounds of one server, however it drafts.
+
+Acceptance alone betrays draft state that was lost on the way, so whole rounds are compared.
+"""
+
+import contextlib
+import struct
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support.role_folders import WRITERS, write_model
+from support.role_servers import KEY, assert_clean, free_port
+from support.router import RouterProcess, apart
+from support.served import ServerProcess
+
+FLAGS = (
+    *("--served-model-name", "tiny", "--no-adaptive", "--kv-tokens", "2048"),
+    *("--max-num-seqs", "4", "--no-check-draft", "--disaggregation-transfer-backend", "tcp"),
+)
+TEXT = "the cat, the dog, the cat and the 4 dogs: a quick brown fox jumps over. "
+BODY = {"model": "tiny", "max_tokens": 20, "trace": True, "temperature": 0.0, "seed": 5}
+SETTINGS = {
+    "greedy": {},
+    "sampled": {"temperature": 0.8, "top_p": 0.95},
+    "penalties": {
+        **{"temperature": 0.7, "repetition_penalty": 1.3, "presence_penalty": 0.4},
+        **{"frequency_penalty": 0.2, "logit_bias": {"7": 3.0}},
+    },
+    "grammar": {"temperature": 0.7, "structured_outputs": {"regex": "[a-e ]{12,16}"}},
+    "log-probabilities": {"temperature": 0.9, "logprobs": True, "top_logprobs": 3},
+}
+
+
+def single(text):
+    """A number in the precision that servers have: the router writes numbers anew."""
+    return struct.unpack("f", struct.pack("f", float(text)))[0]
+
+
+@pytest.fixture(name="start")
+def servers_of_one_model(tmp_path):
+    """Starts both servers of a model at the same time; they end with the test."""
+    with contextlib.ExitStack() as held, ThreadPoolExecutor(2) as pool:
+
+        def start_one(name, folder, *flags):
+            server = ServerProcess(folder, tmp_path / name, *flags, environment=KEY)
+            held.callback(server.process.wait)
+            held.callback(server.process.kill)
+            return server
+
+        def start(name):
+            folder, port = tmp_path / "model", free_port()
+            flags = (*FLAGS, *write_model(name, folder), "--disaggregation-mode")
+            prefill = (*flags, "prefill", "--disaggregation-bootstrap-port", str(port))
+            starting = [
+                pool.submit(start_one, "prefill", folder, *prefill),
+                pool.submit(start_one, "decode", folder, *flags, "decode"),
+            ]
+            return *(each.result() for each in starting), port
+
+        yield start
+
+
+def compare(router, decode, setting):
+    """The rounds of an answer by the router, which is that of the decode server alone."""
+    asked = {**BODY, **SETTINGS[setting]}
+    asked["messages"] = [{"role": "user", "content": f"{setting}: {TEXT}"}]
+    answers = [
+        post("/v1/chat/completions", {**asked, "cache_salt": f"{way} {setting}"})
+        for way, post in (("apart", router.post), ("alone", decode.post))
+    ]
+    assert [each.status_code for each in answers] == [200, 200], answers[0].text
+    routed, right = (each.json(parse_float=single) for each in answers)
+    assert routed["choices"] == right["choices"], setting
+    assert bool(right["choices"][0]["logprobs"]) == (setting == "log-probabilities")
+    cached = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in (routed, right)]
+    assert cached[0] > 32, f"{setting}: the KV did not come"
+    assert cached[1] == 0
+    return right["choices"][0]["rounds"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRITERS)
+def test_tokens_and_rounds_are_those_of_one_server(start, tmp_path, name):
+    prefill, decode, port = start(name)
+    flags = apart("vllm-router", prefill, port, decode)
+    with contextlib.closing(RouterProcess("vllm-router", tmp_path / "router", *flags)) as router:
+        rounds = [each for setting in SETTINGS for each in compare(router, decode, setting)]
+    assert any(len(each["nodes"]) > 1 for each in rounds) == (name != "none")
+    counts = decode.invariants["transfers"]
+    assert (counts["total_done"], counts["total_failed"]) == (len(SETTINGS), 0)
+    assert_clean(prefill, decode)
