@@ -23,10 +23,11 @@ _CLASSES = (
         "GEMM",
         re.compile(
             r"gemm|nvjet|xmma|cutlass|cublas|splitk|linear|bulk|specialized|grouped|_maps?_|_heads_"
-            r"|matmul|addmm|::mm",
+            r"|matmul|addmm|::mm|_product|projected_heads",
             re.I,
         ),
     ),
+    ("whole layers", re.compile(r"run_layers|catch_up_rows")),  # a compiled region of a CPU
     ("copies", re.compile(r"memcpy|memset|copy", re.I)),
 )
 _REST = "small kernels"

@@ -1,7 +1,6 @@
 """Attention on a CPU by a compiled loop over the pages, for keys and values in float32."""
 
 import torch
-from torch.autograd import profiler
 
 from outrider.kv.reference_attention import ReferenceAttention, ReferencePlan
 from outrider.ops.attention.attend_in_place import QueryGroup, attend_in_place
@@ -37,9 +36,6 @@ class CompiledAttention(ReferenceAttention):
         rule: AttentionRule,
     ) -> torch.Tensor:  # [num_query, heads, head_dim]
         groups = query_groups(plan)
-        if profiler._is_profiler_enabled:  # it sees operations of torch; a name costs 6 us
-            with profiler.record_function("compiled attention"):
-                return attend_in_place(query, groups, layer=layer, rule=rule)
         return attend_in_place(query, groups, layer=layer, rule=rule)
 
     def run_latent(

@@ -6,10 +6,9 @@ The region calls the functions of the parts, as `compiled_layers` does.
 from collections.abc import Callable
 
 import torch
-from torch.autograd import profiler
 
 from outrider.models.eagle.aux_projection import AuxProjection
-from outrider.models.layers.attention_layer import Projection
+from outrider.models.layers.attention_layer import KVWriter
 from outrider.models.layers.normed_linear import BlockProjection
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.ops.compiled.why_not_compiled import why_not_compiled
@@ -55,15 +54,12 @@ class CompiledCatchUp:
         layer: torch.Tensor,  # [pages, page_size, 2 * kv_heads, head_dim]
     ) -> torch.Tensor:  # [num_query, width]
         """The projected hidden states."""
-        if profiler._is_profiler_enabled:  # it sees operations of torch; a name costs 6 us
-            with profiler.record_function("compiled catch-up"):
-                return self._run(aux_hidden_states, queries, layer)
         return self._run(aux_hidden_states, queries, layer)
 
 
 def compile_catch_up(
     project: Callable[[torch.Tensor], torch.Tensor],
-    kv: Projection,  # of keys and values alone
+    kv: KVWriter,
     *,
     embedding: torch.Tensor,  # [vocab, width]
     embedding_norm: Norm,

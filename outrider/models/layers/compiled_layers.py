@@ -7,7 +7,6 @@ small operations and the fork-joins between them.
 from collections.abc import Sequence
 
 import torch
-from torch.autograd import profiler
 
 from outrider.models.layers.attention_layer import Attention, AttentionStep, NoGate, SelfAttention
 from outrider.models.layers.mlp import FeedForward, Mlp
@@ -57,9 +56,6 @@ class CompiledLayers:
             aux_layers=aux_layers,
             aux=aux,
         )
-        if profiler._is_profiler_enabled:  # it sees operations of torch; a name costs 6 us
-            with profiler.record_function("compiled layers"):
-                return self._layers(x[:num_query], stream[:num_query], stored, shared)
         return self._layers(x[:num_query], stream[:num_query], stored, shared)
 
 

@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 _OPS = Path(__file__).parents[1]
 _HASH_CHARS = 16
+_names: dict[int, str] = {}  # of callbacks, by address
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -52,9 +53,16 @@ def callback(signature: object) -> Callable[[Callable[..., None]], Callback]:
     def decorate(function: Callable[..., None]) -> Callback:
         with _own_cache() as has_cache:
             make = numba.cfunc(signature, cache=has_cache, error_model="numpy")
-            return cast(Callback, make(function))
+            made = cast(Callback, make(function))
+        _names[made.address] = function.__name__
+        return made
 
     return decorate
+
+
+def name_of(address: int) -> str:
+    """The name of the compiled function at this address."""
+    return _names[address]
 
 
 def kernel_sources() -> list[Path]:
@@ -82,7 +90,7 @@ def kernel_folder() -> Path | None:
         tempfile.TemporaryFile(dir=folder).close()
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
         _log.warning(
-            "CPU kernels are compiled at every start, about 14 s: %s; "
+            "CPU kernels are compiled at every start, about 16 s: %s; "
             "set OUTRIDER_CACHE to a folder that can be written to",
             error,
         )
