@@ -18,6 +18,7 @@ def config_of(file: GgufFile, family: GgufFamily) -> dict[str, Any]:
     """The config.json that describes the converted folder."""
     prefix = f"{family.name}."
     metadata = file.metadata
+    _refuse_encoders(file, prefix)
     heads = metadata.size(prefix + "attention.head_count")
     config: dict[str, Any] = {
         "architectures": [family.class_name],
@@ -39,6 +40,15 @@ def config_of(file: GgufFile, family: GgufFamily) -> dict[str, Any]:
     if scaling := _rope_scaling(file, prefix, config):
         config["rope_scaling"] = scaling
     return config | _token_ids(metadata)
+
+
+def _refuse_encoders(file: GgufFile, prefix: str) -> None:
+    key = prefix + "attention.causal"
+    if key in file.metadata and not file.metadata.flag(key):
+        raise ConfigError(
+            f"{file.name} sets {key} to false: its tokens see later tokens, which is not "
+            "supported; use another model"
+        )
 
 
 def _size_or(metadata: Metadata, key: str, default: int) -> int:

@@ -30,6 +30,7 @@ from outrider.ops.attention.attention_rule import WHOLE_TEXT, AttentionRule
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False,),
     "mlp_bias": (False,),
+    "is_causal": (True,),
     "use_bidirectional_attention": (False, None),
     "use_qk_norm": (False, None),
     "partial_rotary_factor": (1.0,),

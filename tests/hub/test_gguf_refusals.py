@@ -98,6 +98,12 @@ def test_metadata_of_the_wrong_type_is_refused_by_name(
     assert "llama.attention.head_count is not" in refusal(tiny.write(tmp_path / "tiny.gguf"))
 
 
+def test_a_file_whose_tokens_see_later_ones_is_refused(make_gguf: Callable, tmp_path: Path) -> None:
+    tiny = make_gguf("qwen2")
+    tiny.metadata["qwen2.attention.causal"] = False
+    assert "qwen2.attention.causal to false" in refusal(tiny.write(tmp_path / "tiny.gguf"))
+
+
 def test_missing_metadata_is_refused_by_name(make_gguf: Callable, tmp_path: Path) -> None:
     tiny = make_gguf("llama")
     del tiny.metadata["llama.context_length"]

@@ -178,6 +178,7 @@ def test_yarn_without_an_original_context_uses_the_context_of_the_model():
         ({"layer_types": [{}, []]}, "layer_types"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 0}, "integer sliding_window"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"is_causal": False}, "sets is_causal to False, but only True"),
         ({"layer_types": 1}, "a list layer_types, got 1"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"architectures": ["Gemma2ForCausalLM"], "hidden_act": "silu"}, "only gelu_pytorch_tanh"),

@@ -29,6 +29,7 @@ from outrider.ops.moe.routing_config import RoutingConfig
 
 _UNSUPPORTED_UNLESS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
+    "is_causal": (True,),
     "attention_bias": (False,),
     "mlp_bias": (False,),
     "num_key_value_heads": (1,),

@@ -69,6 +69,8 @@ def dense_layers(
     if fields.get("logit_scale") not in (None, 1, 1.0):
         raise ConfigError("config.json sets logit_scale, which is not supported; use another head")
     default = {"max_position_embeddings": target.max_context, "vocab_size": target.vocab_size}
+    # Of the slots of a block; heads of blocks read it themselves.
+    fields = {key: value for key, value in fields.items() if key != "is_causal"}
     if _has_latents(fields, names):
         return _latent_layers(default | fields)
     as_llama = {"architectures": ["LlamaForCausalLM"], "attention_bias": False}

@@ -157,6 +157,7 @@ def test_tensors_that_do_not_fit_are_named(copy, change, fault):
     ("fields", "fault"),
     [
         ({"scoring_func": "softmax"}, "sets scoring_func to softmax, but only sqrtsoftplus"),
+        ({"is_causal": False}, "sets is_causal to False, but only True"),
         ({"n_shared_experts": 2}, "sets n_shared_experts to 2"),
         ({"layer_types": ["sliding_attention"]}, "each of 5 layers one of sliding_attention"),
         ({"mlp_layer_types": ["dense"] * 5}, "hash_moe or moe in mlp_layer_types"),
