@@ -113,6 +113,8 @@ class PrefixCache:
     def open(self, tokens: Sequence[int], *, salt: bytes = b"") -> Lease:
         """A lease that starts with the longest cached part of `tokens`, in whole pages."""
         match = found = self._match(tokens, salt, self.num_covered(tokens))
+        # A text that only goes on from the end of another one replaces it; nothing parts there.
+        parting = 0 if self._tree.is_idle_tip(found.node) else len(found.pages)
         num_resumable = self._num_resumable(found.pages)
         if num_resumable < len(found.pages):
             match = self._match(tokens, salt, num_resumable)
@@ -130,7 +132,7 @@ class PrefixCache:
             snapshots=LeaseSnapshots(
                 restored=self.slots.use(match.pages), matched=len(found.pages) * self.page_size
             ),
-            window=self.windows.open(match.pages, parting=len(found.pages)),
+            window=self.windows.open(match.pages, parting=parting),
         )
 
     def count_cached(self, tokens: Sequence[int], *, salt: bytes = b"") -> int:

@@ -60,6 +60,10 @@ class RadixTree:
         """Whether the first page of `key` is cached after `node`."""
         return key.head(self._page_size) in node.children
 
+    def is_idle_tip(self, node: Node) -> bool:
+        """Whether a cached text ends with this node, and no lease uses it."""
+        return not node.children and not node.locks
+
     def insert(self, node: Node, key: TokenKey, pages: list[int]) -> Insertion:
         """Caches `pages` after `node`; the caller's lock on `node` moves to where they end."""
         assert len(key) == len(pages) * self._page_size, "only whole pages can be shared"

@@ -57,6 +57,17 @@ def test_the_third_text_with_the_same_beginning_continues_after_it() -> None:
     assert cached == [0, 0, 16]  # the second one has computed the window before it again
 
 
+def test_the_end_that_a_text_has_passed_goes_before_the_ends_of_others() -> None:
+    cache = cache_of(6)  # the last step has 3 pages, an end has 2
+    text, other = list(range(16)), list(range(100, 116))
+    cache.close(run(cache, text), text)
+    cache.close(run(cache, other), other)
+    longer = [*text, *range(50, 66)]  # the next turn of a chat
+    cache.close(run(cache, longer), longer)
+    assert cache.count_cached([*other, 99]) == 16
+    assert cache.count_cached([*longer, 99]) == 32
+
+
 def test_the_beginning_of_a_text_is_found_while_its_window_pages_are_idle() -> None:
     cache = cache_of(20)
     text = list(range(40))
