@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from outrider.config.engine_config import Auto
 from outrider.errors import ConfigError
 
-_CACHED_SHARE = 0.25  # of what rows can need: window pages for cached prefixes
+_ENDS_SHARE = 0.25  # of pages: window pages for the ends of cached texts of four windows each
+_MOST_FOR_ENDS = 0.5  # of the bytes of pages, or long texts would lose more than short ones gain
 _SHORT_SHARE = 0.8  # of the texts shorter than a window that fitted without window pages
 
 
@@ -40,7 +41,7 @@ def divide_pages(
     if num_window_pages == "auto":
         if num_pages == "auto":
             return _divide(sizes, free_bytes)
-        num_window_pages = _usable(sizes, num_pages)
+        num_window_pages = _usable(sizes, num_pages, free_bytes)
     left = free_bytes - num_window_pages * sizes.window_page_bytes
     if num_pages == "auto":
         num_pages = _most_within(sizes, left)
@@ -60,7 +61,7 @@ def divide_pages(
 
 
 def _divide(sizes: PageSizes, free_bytes: int) -> PageCounts:
-    """Rows have the window pages that they can need; then pages; the rest are window pages again.
+    """Window pages for rows and for ends of cached texts; then pages; the rest are window pages.
 
     Where rows would need too much, short texts lose a fifth of their room: long ones gain more.
     """
@@ -71,7 +72,7 @@ def _divide(sizes: PageSizes, free_bytes: int) -> PageCounts:
             "GPU, lower max_num_seqs or use a smaller model"
         )
     share = int(both * _SHORT_SHARE) if sizes.page_bytes else both
-    in_windows = max(min(_wanted(sizes), share), sizes.most_in_one)
+    in_windows = max(min(_wanted(sizes, free_bytes), share), sizes.most_in_one)
     num_pages = _most_within(sizes, free_bytes - in_windows * sizes.window_page_bytes)
     if num_pages <= in_windows:
         # With as many of both, a text whose pages are there has its window pages, too.
@@ -80,14 +81,27 @@ def _divide(sizes: PageSizes, free_bytes: int) -> PageCounts:
     return PageCounts(num_pages=num_pages, num_window_pages=min(rest, num_pages))
 
 
-def _usable(sizes: PageSizes, num_pages: int) -> int:
-    """Window pages that texts on so many pages can need."""
-    return min(num_pages, max(_wanted(sizes), sizes.most_in_one))
+def _usable(sizes: PageSizes, num_pages: int, free_bytes: int) -> int:
+    """Window pages that texts on so many pages can use: rows must have theirs, ends may."""
+    needed = max(sizes.most_in_windows, sizes.most_in_one)
+    fitting = (free_bytes - num_pages * sizes.page_bytes) // sizes.window_page_bytes
+    ends = int(num_pages * _ends_per_page(sizes))
+    return min(num_pages, max(needed, min(sizes.most_in_windows + ends, fitting)))
 
 
-def _wanted(sizes: PageSizes) -> int:
-    """What rows can need, and a part of that for cached prefixes."""
-    return sizes.most_in_windows + int(sizes.most_in_windows * _CACHED_SHARE)
+def _wanted(sizes: PageSizes, free_bytes: int) -> int:
+    """What rows can need, and ends for the texts on the pages that are left then."""
+    per_page = _ends_per_page(sizes)
+    left = max(free_bytes - sizes.most_in_windows * sizes.window_page_bytes, 0)
+    num_pages = left / (sizes.page_bytes + per_page * sizes.window_page_bytes)
+    return sizes.most_in_windows + int(min(num_pages, sizes.most_pages) * per_page)
+
+
+def _ends_per_page(sizes: PageSizes) -> float:
+    """Window pages for the ends of cached texts, per page."""
+    if not sizes.page_bytes:
+        return _ENDS_SHARE
+    return min(_ENDS_SHARE, _MOST_FOR_ENDS * sizes.page_bytes / sizes.window_page_bytes)
 
 
 def _most_within(sizes: PageSizes, num_bytes: int) -> int:

@@ -6,6 +6,8 @@ import pytest
 from support.paper import PaperRunner, facts, submission
 
 from outrider.engine.engine import Engine
+from outrider.runtime.divide_pages import PageSizes, divide_pages
+from outrider.wire.window_facts import most_window_pages
 
 PAGE = 16
 
@@ -27,7 +29,25 @@ def answer(engine, prompt, *, max_tokens):
     return tokens, cached
 
 
-def hit_rate(engine, *, seed):
+def usual_window_pages(window, *, num_pages, max_rows=4, step_tokens=256):
+    """Window pages beside so many pages, if the user sets no number of them."""
+    in_row, in_step = (
+        most_window_pages(window, page_size=PAGE, step_tokens=tokens, reach=1, depth=0)
+        for tokens in (0, step_tokens)
+    )
+    sizes = PageSizes(
+        page_size=PAGE,
+        page_bytes=1,
+        window_page_bytes=1,
+        most_pages=num_pages,
+        most_in_windows=max_rows * in_row + step_tokens // PAGE,
+        most_in_one=in_step,
+    )
+    counts = divide_pages(sizes, num_pages=num_pages, num_window_pages="auto", free_bytes=10**9)
+    return counts.num_window_pages
+
+
+def hit_rate(engine, *, seed, num_chats=5, turns=4):
     """Share of prompt tokens that was cached, over chats with one system prompt, turn by turn."""
     rng = random.Random(seed)
 
@@ -35,8 +55,8 @@ def hit_rate(engine, *, seed):
         return [rng.randrange(50) for _ in range(rng.randint(low, high))]
 
     system = some(200, 200)
-    chats = [[*system, *some(20, 80)] for _ in range(5)]
-    for _ in range(4):
+    chats = [[*system, *some(20, 80)] for _ in range(num_chats)]
+    for _ in range(turns):
         for chat in chats:
             chat += answer(engine, chat, max_tokens=rng.randint(30, 150))[0]
             chat += some(10, 60)
@@ -104,3 +124,14 @@ def test_chats_of_a_model_with_windows_hit_as_often_as_without(window, num_pages
     plain = hit_rate(engine_of(), seed=3)
     ours = hit_rate(engine_of(window=window, window_pages=num_pages), seed=3)
     assert ours == plain > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_chats", "seed"), [(10, 4), (20, 3), (40, 4)])
+def test_chats_hit_as_often_as_without_windows_by_the_usual_division(num_chats, seed):
+    """The chats fill up to 80% of the pages, so every one of them could be cached."""
+    load = {"seed": seed, "num_chats": num_chats, "turns": 3}
+    plain = hit_rate(engine_of(), **load)
+    num = usual_window_pages(128, num_pages=2000)
+    ours = hit_rate(engine_of(window=128, window_pages=num), **load)
+    assert ours > 0.95 * plain > 0.5, (ours, plain)
