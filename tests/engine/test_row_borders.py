@@ -109,11 +109,35 @@ def test_an_evicted_snapshot_leaves_its_pages_and_no_hit():
     assert answer(engine, first, max_tokens=1)[1] == 0
 
 
+def test_a_snapshot_that_its_text_has_passed_is_evicted_before_others():
+    engine = engine_of(num_snapshots=3, every=32)
+    first, second = text(40, seed=1), text(40, seed=2)
+    longer = first + text(35, seed=3)  # the next turn of a chat
+    for prompt in (first, second, longer, text(40, seed=4)):
+        answer(engine, prompt, max_tokens=1)
+    assert answer(engine, second, max_tokens=1)[1] == 32
+    assert answer(engine, longer, max_tokens=1)[1] == 64
+
+
+def test_a_snapshot_where_texts_part_is_not_passed():
+    engine, common = engine_of(num_snapshots=4, every=32), text(50)
+    for n in (1, 2, 3):  # the second one leaves a snapshot after what they share
+        answer(engine, common + text(40, seed=n), max_tokens=1)
+    answer(engine, text(40, seed=4), max_tokens=1)  # takes the snapshot of the first one
+    assert answer(engine, common + text(40, seed=7), max_tokens=1)[1] == 48
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "depth"), [(1, 0), (5, 1)])
-def test_chats_hit_within_five_percent_of_a_model_without_row_state(nodes, depth):
-    plain = hit_rate(engine_of(nodes=nodes, depth=depth), seed=3)
-    ours = hit_rate(engine_of(nodes=nodes, depth=depth, num_snapshots=64, every=32), seed=3)
+@pytest.mark.parametrize(
+    ("num_chats", "num_snapshots", "seed"), [(5, 16, 2), (5, 16, 3), (10, 16, 4), (20, 32, 5)]
+)
+def test_chats_hit_within_five_percent_of_a_model_without_row_state(
+    num_chats, num_snapshots, seed, nodes, depth
+):
+    how, load = {"nodes": nodes, "depth": depth}, {"seed": seed, "num_chats": num_chats}
+    plain = hit_rate(engine_of(**how), **load)
+    ours = hit_rate(engine_of(**how, num_snapshots=num_snapshots, every=32), **load)
     assert ours > 0.95 * plain > 0.5, (ours, plain)
 
 

@@ -252,9 +252,11 @@ class PrefixCache:
         """
         for border in sorted(lease.snapshots.taken):
             num_pages = border // self.page_size
-            pages = self._match(tokens, lease.salt, min(num_pages, covered)).pages
-            if len(pages) == num_pages:
-                self.slots.attach(pages[-1], lease.snapshots.taken.pop(border))
+            match = self._match(tokens, lease.salt, min(num_pages, covered))
+            if len(match.pages) == num_pages:
+                self.slots.attach(match.pages[-1], lease.snapshots.taken.pop(border))
+                partings = self._tree.partings(match.node)
+                self.slots.pass_by([page for page in match.pages[:-1] if page not in partings])
 
     def keep_private(self, lease: Lease) -> None:
         """Let go of the cached pages at its beginning, which can then be flushed."""

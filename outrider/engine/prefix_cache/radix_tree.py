@@ -64,6 +64,11 @@ class RadixTree:
         """Whether a cached text ends with this node, and no lease uses it."""
         return not node.children and not node.locks
 
+    def partings(self, node: Node) -> set[int]:
+        """The pages before this node after which several texts go on."""
+        above = itertools.islice(self._path(node), 1, None)
+        return {each.pages[-1] for each in above if len(each.children) > 1}
+
     def insert(self, node: Node, key: TokenKey, pages: list[int]) -> Insertion:
         """Caches `pages` after `node`; the caller's lock on `node` moves to where they end."""
         assert len(key) == len(pages) * self._page_size, "only whole pages can be shared"

@@ -4,9 +4,10 @@ Slots are numbers in the order of steps: a step reads its slots before it runs a
 after. So a slot can be taken again in the step that reads it.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+from outrider.engine.prefix_cache.eviction_order import EvictionOrder
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,6 +41,9 @@ class NoSlots:
     def attach(self, page: int, slot: int) -> None:
         raise AssertionError(f"page {page} has slot {slot}, and there are none")
 
+    def pass_by(self, pages: Sequence[int]) -> None:
+        pass
+
     def drop(self, pages: Sequence[int]) -> None:
         pass
 
@@ -53,7 +57,8 @@ class SnapshotSlots:
     def __init__(self, num: int) -> None:
         self.num = num
         self._free = list(range(num, 0, -1))
-        self._of_page: OrderedDict[int, int] = OrderedDict()  # the latest used last
+        self._of_page: dict[int, int] = {}  # slots by page
+        self._order = EvictionOrder()
 
     @property
     def num_free(self) -> int:
@@ -65,10 +70,10 @@ class SnapshotSlots:
         return self.num - len(self._free) - len(self._of_page)
 
     def take(self) -> int:
-        """A free slot, or that of the page whose snapshot was used longest ago; 0 if none is."""
+        """A free slot, or that of the page which loses its snapshot next; 0 if none is."""
         if self._free:
             return self._free.pop()
-        return self._of_page.popitem(last=False)[1] if self._of_page else 0
+        return self._of_page.pop(self._order.pop()) if self._of_page else 0
 
     def give_back(self, slots: Iterable[int]) -> None:
         self._free += slots
@@ -80,11 +85,20 @@ class SnapshotSlots:
             self.give_back((slot,))
         else:
             self._of_page[page] = slot
-        self._of_page.move_to_end(page)
+        self._order.renew(page, is_end=True)
+
+    def pass_by(self, pages: Iterable[int]) -> None:
+        """Texts go on after these pages to a later snapshot, and do not part there."""
+        for page in pages:
+            if page in self._of_page:
+                self._order.renew(page, is_end=False)
 
     def drop(self, pages: Iterable[int]) -> None:
         """Pages are not cached any more."""
-        self.give_back([self._of_page.pop(page) for page in pages if page in self._of_page])
+        for page in pages:
+            if page in self._of_page:
+                self._order.discard(page)
+                self.give_back((self._of_page.pop(page),))
 
     def num_resumable(self, pages: Sequence[int]) -> int:
         """Pages up to the last one after which a request can continue."""
@@ -95,7 +109,7 @@ class SnapshotSlots:
         """The slot of the last page; 0 if there is no page."""
         if not pages:
             return 0
-        self._of_page.move_to_end(pages[-1])
+        self._order.renew(pages[-1], is_end=True)
         return self._of_page[pages[-1]]
 
 

@@ -5,10 +5,10 @@ cache gives every page of a text an id for the first; a window page is lent to t
 can still see its tokens, and stays with it until another text needs the memory.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outrider.engine.prefix_cache.eviction_order import EvictionOrder
 from outrider.engine.prefix_cache.page_allocator import PageAllocator
 from outrider.errors import CapacityError
 from outrider.wire.runner_facts import RunnerFacts
@@ -21,39 +21,6 @@ class LeaseWindow:
     first: int = 0
     stop: int = 0
     parting: int = 0  # pages at its beginning that were cached, with their window pages or without
-
-
-class IdlePages:
-    """Owns the order in which pages lose their window pages. No lease has them in its window.
-
-    Pages in the middle of texts go first: few texts continue there. Pages before an end, and before
-    a place where texts have parted, go when no others are left. Both go by age.
-    """
-
-    def __init__(self) -> None:
-        self._passed: OrderedDict[int, None] = OrderedDict()  # the latest last
-        self._ends: OrderedDict[int, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._passed) + len(self._ends)
-
-    def add(self, page: int, *, is_end: bool) -> None:
-        (self._ends if is_end else self._passed)[page] = None
-
-    def discard(self, page: int) -> None:
-        self._passed.pop(page, None)
-        self._ends.pop(page, None)
-
-    def replace(self, page: int, other: int) -> None:
-        """Another page takes the place of one that is idle."""
-        is_end = page in self._ends
-        assert is_end or page in self._passed
-        self.discard(page)
-        self.add(other, is_end=is_end)
-
-    def pop(self) -> int:
-        """The page that goes next."""
-        return (self._passed or self._ends).popitem(last=False)[0]
 
 
 class NoWindows:
@@ -110,7 +77,7 @@ class WindowPages:
         self._most_held = most_held
         self._of_page: dict[int, int] = {}  # window pages by page
         self._users: dict[int, int] = {}  # leases that have a page in their window; none is absent
-        self._idle = IdlePages()
+        self._idle = EvictionOrder()  # in no window
 
     @property
     def num_pages(self) -> int:

@@ -50,6 +50,7 @@ class Model:
         self.has_slots = num_slots > 0
         self.free_slots = set(range(1, num_slots + 1))
         self.slot_of: OrderedDict[Prefix, int] = OrderedDict()  # the latest used last
+        self.passed: set[Prefix] = set()  # those whose text goes on to a later snapshot
         self.page_size = page_size
         self.width = lookahead + 1
         self.cached: dict[Prefix, ModelPage] = {}
@@ -70,14 +71,24 @@ class Model:
 
     def restore(self, prefix: Prefix) -> int:
         """The slot of a prefix that a request continues."""
-        self.slot_of.move_to_end(prefix)
+        self.renew(prefix, is_passed=False)
         return self.slot_of[prefix]
 
+    def renew(self, prefix: Prefix, *, is_passed: bool) -> None:
+        self.slot_of.move_to_end(prefix)
+        (self.passed.add if is_passed else self.passed.discard)(prefix)
+
+    def slots_in_order(self) -> list[Prefix]:
+        """The snapshots in the order in which they go."""
+        return sorted(self.slot_of, key=lambda prefix: prefix not in self.passed)
+
     def take_slot(self, slot: int) -> None:
-        """Note that a slot was taken: a free one, or that of the prefix used longest ago."""
+        """Note that a slot was taken: a free one, or that of the first prefix in the order."""
         if slot not in self.free_slots:
             assert not self.free_slots, "a free slot comes first"
-            assert self.slot_of.popitem(last=False)[1] == slot
+            gone = self.slots_in_order()[0]
+            self.passed.discard(gone)
+            assert self.slot_of.pop(gone) == slot
         self.free_slots.discard(slot)
 
     def attach(self, request: Request, tokens: list[int]) -> None:
@@ -92,7 +103,14 @@ class Model:
                 self.free_slots.add(slot)
             else:
                 self.slot_of[prefix] = slot
-            self.slot_of.move_to_end(prefix)
+            self.renew(prefix, is_passed=False)
+            for before in prefixes[: num_pages - 1]:
+                if before in self.slot_of and not self.parts_after(before):
+                    self.renew(before, is_passed=True)
+
+    def parts_after(self, prefix: Prefix) -> bool:
+        size = len(prefix) + self.page_size
+        return sum(len(p) == size and p[: len(prefix)] == prefix for p in self.cached) > 1
 
     def give_back(self, request: Request) -> None:
         self.free_slots |= {*request.taken.values(), *request.in_flight}
@@ -102,6 +120,7 @@ class Model:
         del self.cached[prefix]
         if prefix in self.slot_of:
             self.free_slots.add(self.slot_of.pop(prefix))
+            self.passed.discard(prefix)
 
     def use(self, request: Request, prefixes: list[Prefix]) -> None:
         for prefix in prefixes:
@@ -266,11 +285,16 @@ class Trace:
             assert self.cache.num_available + len(self.requests[0].lease.pages) == NUM_PAGES
 
     def check_slots(self) -> None:
-        """Every slot is free, of a request, or of a cached page, which were used in this order."""
+        """Every slot is free, of a request, or of a cached page; those go in this order."""
         if self.slots is None:
             return
-        of_pages = [(self.model.cached[p].page, slot) for p, slot in self.model.slot_of.items()]
-        assert list(self.slots._of_page.items()) == of_pages
+        of_pages = [
+            (self.model.cached[prefix].page, self.model.slot_of[prefix])
+            for prefix in self.model.slots_in_order()
+        ]
+        order = [*self.slots._order._passed, *self.slots._order._ends]
+        assert [(page, self.slots._of_page[page]) for page in order] == of_pages
+        assert len(self.slots._of_page) == len(of_pages)
         assert set(self.slots._free) == self.model.free_slots
         assert len(self.slots._free) == len(self.model.free_slots)
         held = [s for r in self.requests for s in (*r.taken.values(), *r.in_flight)]
