@@ -22,6 +22,7 @@ from outrider.bench.accuracy.accuracy_task import (
 )
 from outrider.cli.main import run
 from outrider.errors import ConfigError
+from outrider.frontend.outputs import Acceptance
 from outrider.ops.tree.verify import verify
 from outrider.runtime.build_runner import assemble_runner
 
@@ -51,8 +52,9 @@ def test_a_text_without_a_number_is_a_wrong_answer():
 
 
 def answer_of(text, tokens=(1, 2)):
+    acceptance = Acceptance(rounds=4, drafted=4, kept_per_position=[2])
     return AccuracyAnswer(
-        problem=PROBLEM, text=text, tokens=tokens, is_cut=False, num_rounds=4, num_accepted=2
+        problem=PROBLEM, text=text, tokens=tokens, is_cut=False, acceptance=acceptance
     )
 
 
@@ -140,6 +142,15 @@ def test_drafts_change_no_answer_and_all_numbers_are_written(
     assert (found["is_equal"], found["examples"]) == (True, int(shots))
     assert (plain["accept_length"], drafted["answers"]) == (1.0, plain["answers"])
     assert drafted["accept_length"] > 1.5  # the target drafts for itself
+    assert drafted["drafted"] > plain["drafted"] == 0
+
+
+def test_equal_answers_prove_nothing_if_nothing_was_drafted(command, capsys):
+    flags = ["--draft", "ngram", "--max-tokens", "1"]
+    assert run([*command, *flags]) == 1  # the first token of an answer needs no round
+    told = capsys.readouterr().out
+    assert "nothing was drafted with ngram" in told
+    assert "are the same" not in told
 
 
 @pytest.mark.slow

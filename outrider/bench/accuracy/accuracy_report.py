@@ -7,6 +7,7 @@ from typing import Any
 
 from outrider.bench.accuracy.accuracy_task import AccuracyTask, Problem, last_number
 from outrider.bench.report import ReportPrinter, build_table, numbers, texts
+from outrider.frontend.outputs import Acceptance
 
 PLAIN = "none"  # the name of plain decoding, as of --draft
 
@@ -19,8 +20,7 @@ class AccuracyAnswer:
     text: str
     tokens: tuple[int, ...]
     is_cut: bool  # it reached --max-tokens
-    num_rounds: int
-    num_accepted: int
+    acceptance: Acceptance
 
     @property
     def is_right(self) -> bool:
@@ -55,8 +55,12 @@ class AccuracyRun:
     @property
     def accept_length(self) -> float:
         """Mean tokens per round."""
-        rounds = sum(answer.num_rounds for answer in self.answers)
-        return 1.0 + sum(answer.num_accepted for answer in self.answers) / max(rounds, 1)
+        rounds = sum(answer.acceptance.rounds for answer in self.answers)
+        return 1.0 + sum(answer.acceptance.kept for answer in self.answers) / max(rounds, 1)
+
+    @property
+    def num_drafted(self) -> int:
+        return sum(answer.acceptance.drafted for answer in self.answers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,15 @@ class AccuracyReport:
     def is_equal(self) -> bool:
         return not any(self.differing(run) for run in self.drafted)
 
+    @property
+    def idle(self) -> list[str]:
+        """Drafters that proposed no token: equal answers prove nothing of them."""
+        return [run.drafter for run in self.drafted if not run.num_drafted]
+
+    @property
+    def has_passed(self) -> bool:
+        return self.is_equal and not self.idle
+
 
 def print_accuracy(report: AccuracyReport) -> None:
     """Print it on stdout."""
@@ -101,15 +114,16 @@ def print_accuracy(report: AccuracyReport) -> None:
     )
     columns = (
         *texts("drafter"),
-        *numbers("right", "accuracy", "+-", "cut", "tokens", "seconds", "tokens\n/round", "differ"),
+        *numbers("right", "accuracy", "+-", "cut", "tokens", "seconds"),
+        *numbers("drafted", "tokens\n/round", "differ"),
     )
     printer.table(build_table(columns, [_row(report, run) for run in report.runs]))
     printer.note(
         "right: the last number of the answer is that of the task. +-: standard error. "
-        "cut: answers that reached --max-tokens. "
+        "cut: answers that reached --max-tokens. drafted: tokens that the drafter proposed. "
         "differ: answers whose tokens are not those of plain decoding."
     )
-    show = printer.line if report.is_equal else printer.warning
+    show = printer.line if report.has_passed else printer.warning
     show(_conclusion(report))
 
 
@@ -131,6 +145,7 @@ def describe_accuracy(report: AccuracyReport) -> dict[str, Any]:
                 "standard_error": run.standard_error,
                 "tokens": run.num_tokens,
                 "duration_s": run.duration_s,
+                "drafted": run.num_drafted,
                 "accept_length": run.accept_length,
                 "answers_that_differ": report.differing(run),
                 "answers": [_describe_answer(answer) for answer in run.answers],
@@ -162,6 +177,7 @@ def _row(report: AccuracyReport, run: AccuracyRun) -> Sequence[str]:
         str(sum(answer.is_cut for answer in run.answers)),
         str(run.num_tokens),
         f"{run.duration_s:.1f}",
+        str(run.num_drafted),
         f"{run.accept_length:.2f}",
         str(len(report.differing(run))),
     ]
@@ -170,6 +186,11 @@ def _row(report: AccuracyReport, run: AccuracyRun) -> Sequence[str]:
 def _conclusion(report: AccuracyReport) -> str:
     if not report.drafted:
         return "nothing drafts for this model, so plain decoding ran alone; name a --draft"
+    if report.is_equal and report.idle:
+        return (
+            f"nothing was drafted with {', '.join(report.idle)}, so nothing is compared; "
+            "add --no-adaptive, or ask more questions"
+        )
     if report.is_equal:
         return f"all {len(report.plain.answers)} answers are the same with and without drafts"
     numbers_of = {run.drafter: report.differing(run) for run in report.drafted}

@@ -83,8 +83,7 @@ def _answer(problem: Problem, output: RequestOutput) -> AccuracyAnswer:
         text=completion.text,
         tokens=tuple(completion.token_ids),
         is_cut=completion.finish_reason == "length",
-        num_rounds=completion.acceptance.rounds,
-        num_accepted=completion.acceptance.kept,
+        acceptance=completion.acceptance,
     )
 
 
