@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.config.install_hint import install_hint
+from outrider.config.peer_meaning import is_peer_flag, needs_value
 from outrider.errors import ConfigError
 
 FLAG = "--config"
@@ -50,6 +51,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _flag(name: object, value: Any, flags: dict[str, tuple[str, str]]) -> list[str]:
     """One entry of the file as arguments."""
     flag = f"--{str(name).replace('_', '-')}"
+    if flag not in flags and is_peer_flag(flag):
+        return _peer_flag(flag, value)
     if flag not in flags:
         raise ConfigError(f"the file of --config has {name!r}, and there is no flag {flag}")
     on, off = flags[flag]
@@ -59,3 +62,13 @@ def _flag(name: object, value: Any, flags: dict[str, tuple[str, str]]) -> list[s
         return [part for each in value for part in (flag, str(each))]
     text = json.dumps(value) if isinstance(value, dict) else str(value)
     return [] if value is None else [flag, text]
+
+
+def _peer_flag(flag: str, value: Any) -> list[str]:
+    """A flag of vLLM or SGLang; its meaning is found with those of the command line."""
+    if value is None:
+        return []
+    if isinstance(value, list) and needs_value(flag):
+        return [flag, *map(str, value)]
+    is_text = isinstance(value, str)
+    return [f"{flag}={value if is_text else json.dumps(value)}"]

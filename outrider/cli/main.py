@@ -26,8 +26,8 @@ from outrider.cli import (
 )
 from outrider.cli.config_file import with_config_file
 from outrider.cli.grouped_help import GroupedHelp
-from outrider.cli.peer_flags import take_peer_flags
 from outrider.cli.repeated_values import repeat_flags
+from outrider.cli.take_peer_flags import take_peer_flags
 from outrider.errors import OutriderError
 
 # Versions of typer have the parser's errors in different modules; all have this subclass.

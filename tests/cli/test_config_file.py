@@ -3,7 +3,7 @@
 import pytest
 
 from outrider.cli.config_file import with_config_file
-from outrider.cli.main import run
+from outrider.cli.main import _expand, run
 from outrider.errors import ConfigError
 
 FLAGS = {
@@ -56,3 +56,20 @@ def test_the_flags_of_a_file_reach_the_command(write, capsys):
     assert "use 0 for greedy" in capsys.readouterr().err
     assert run(["generate", "hello", "--config", path, "--temperature", "0", "--top-p", "0"]) == 1
     assert "top_p" in capsys.readouterr().err
+
+
+def test_flags_of_other_projects_mean_in_a_file_what_they_mean_on_a_command_line(write, capsys):
+    path = write(
+        "disable-overlap-schedule: true\nchunked_prefill_size: 512\ntrust-remote-code: true\n"
+        "disable-radix-cache: false\nspeculative-adaptive: false\nload-format: auto\n"
+        "lora-target-modules: [q_proj, v_proj]\n"
+    )
+    expanded = _expand(["serve", "--config", path])
+    flags = ["--depth", "0", "--max-num-batched-tokens", "512", "--no-adaptive"]
+    assert expanded == ["serve", *flags, "--config", path]
+    assert capsys.readouterr().err.count("changes nothing") == 3
+
+
+def test_a_flag_of_a_file_that_cannot_be_followed_is_refused_with_the_reason(write, capsys):
+    assert run(["serve", "--config", write("pp_size: 2\n")]) == 1
+    assert "use --tensor-parallel-size" in capsys.readouterr().err

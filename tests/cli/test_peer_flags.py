@@ -7,7 +7,8 @@ import pytest
 import typer
 
 from outrider.cli.main import _expand, app, run
-from outrider.cli.peer_flags import COMMANDS, PEER_FLAGS
+from outrider.cli.take_peer_flags import COMMANDS
+from outrider.config.peer_flags import PEER_FLAGS
 
 PAGE = Path(__file__).parents[2] / "docs/migrate.md"
 
@@ -20,6 +21,11 @@ PAGE = Path(__file__).parents[2] / "docs/migrate.md"
         (["--disable-overlap-schedule"], ["--depth", "0"]),
         (["--disable-radix-cache"], ["--no-enable-prefix-caching"]),
         (["--speculative-adaptive", "--steps", "3"], ["--adaptive", "--steps", "3"]),
+        (["--speculative-adaptive=false"], ["--no-adaptive"]),
+        (["--disable-radix-cache=false"], []),
+        (["--async-scheduling=True"], ["--depth", "1"]),
+        (["--no-async-scheduling"], ["--depth", "0"]),
+        (["--no-enable-hierarchical-cache"], []),
     ],
     ids=str,
 )
@@ -51,6 +57,7 @@ def test_further_values_of_a_flag_that_means_nothing_are_left_out(capsys):
         (["--load-format", "bitsandbytes"], "convert them, or use --load-format auto"),
         (["--schedule-policy", "lpm"], "or by --scheduling-policy priority"),
         (["--hf-overrides", "{}"], "change that file in a copy"),
+        (["--speculative-adaptive=maybe"], "takes no value, got maybe"),
     ],
     ids=str,
 )
@@ -83,11 +90,17 @@ def test_every_translation_names_a_flag_that_exists():
 
 
 def test_every_flag_is_in_the_guide_with_its_meaning():
-    words = {"ours": "", "nothing": "changes nothing: ", "refused": "refused: "}
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `--")]
+    rows = [line for line in PAGE.read_text().splitlines() if re.match(r"\| (other )?`-", line)]
     for name, flag in PEER_FLAGS.items():
-        meaning = f"| {words[flag.means]}{flag.text} |" if words[flag.means] else f"`{flag.text}"
-        assert any(re.search(rf"`{name}\b", row) and meaning in row for row in rows), name
-        if flag.only:
-            assert any(f"`{name} {flag.only[0]}`" in row for row in rows)
-            assert f"| other `{name}` | refused: {flag.otherwise} |" in PAGE.read_text()
+        assert any(f"`{name}`" in row or f"`{name} " in row for row in rows if says(row, flag)), (
+            name
+        )
+        for value, meaning in flag.of_values.items():
+            is_off, told = value == "false", [row for row in rows if says(row, meaning)]
+            spelled = f"`--no-{name[2:]}`" if is_off else f"{value}`"
+            assert any((is_off or f"`{name}" in row) and spelled in row for row in told), name
+
+
+def says(row, flag):
+    words = {"ours": "`", "nothing": "changes nothing: ", "refused": "refused: "}
+    return f"| {words[flag.means]}{flag.text}" in row

@@ -1,12 +1,8 @@
 """Flags of vLLM and SGLang that have another name here, no effect, or no place."""
 
-import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
-
-from outrider.errors import ConfigError
-
-COMMANDS = ("serve", "generate", "chat")  # those that load a model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +13,12 @@ class PeerFlag:
     text: str  # our flag, or the reason
     has_value: bool = False
     has_more: bool = False  # further values may follow the first
-    only: tuple[str, ...] = ()  # values that change nothing, if others would change something
-    otherwise: str = ""  # why those are refused
+    of_values: Mapping[str, "PeerFlag"] = field(default_factory=dict)  # values that mean otherwise
 
 
-def _ours(text: str, *, has_value: bool = False) -> PeerFlag:
+def _ours(text: str, *, has_value: bool = False, **of_values: PeerFlag) -> PeerFlag:
     """Our flags; the value is appended."""
-    return PeerFlag(means="ours", text=text, has_value=has_value)
+    return PeerFlag(means="ours", text=text, has_value=has_value, of_values=of_values)
 
 
 def _nothing(text: str, *, has_value: bool = False, has_more: bool = False) -> PeerFlag:
@@ -32,11 +27,13 @@ def _nothing(text: str, *, has_value: bool = False, has_more: bool = False) -> P
 
 def _nothing_if(only: tuple[str, ...], text: str, otherwise: str) -> PeerFlag:
     """Some values change nothing, and all others are refused."""
-    return PeerFlag(means="nothing", text=text, has_value=True, only=only, otherwise=otherwise)
+    return _refused(otherwise, has_value=True, of_values=dict.fromkeys(only, _nothing(text)))
 
 
-def _refused(text: str, *, has_value: bool = False) -> PeerFlag:
-    return PeerFlag(means="refused", text=text, has_value=has_value)
+def _refused(
+    text: str, *, has_value: bool = False, of_values: Mapping[str, PeerFlag] | None = None
+) -> PeerFlag:
+    return PeerFlag(means="refused", text=text, has_value=has_value, of_values=of_values or {})
 
 
 _BOTH_KINDS = _refused(
@@ -60,13 +57,17 @@ _STATE_ROWS = _refused(
 _OWN_SEEDS = _nothing("every request has a seed of its own, given or random", has_value=True)
 
 PEER_FLAGS: dict[str, PeerFlag] = {
-    "--chunked-prefill-size": _ours("--max-num-batched-tokens", has_value=True),
+    "--chunked-prefill-size": PeerFlag(
+        means="ours",
+        text="--max-num-batched-tokens",
+        has_value=True,
+        of_values={"-1": _refused("prompts are always read in chunks; give a size above 0")},
+    ),
     "--disable-overlap-schedule": _ours("--depth 0"),
-    "--async-scheduling": _ours("--depth 1"),
-    "--no-async-scheduling": _ours("--depth 0"),
+    "--async-scheduling": _ours("--depth 1", false=_ours("--depth 0")),
     "--disable-radix-cache": _ours("--no-enable-prefix-caching"),
-    "--speculative-adaptive": _ours("--adaptive"),
-    "--enable-deterministic-inference": _ours("--deterministic"),
+    "--speculative-adaptive": _ours("--adaptive", false=_ours("--no-adaptive")),
+    "--enable-deterministic-inference": _ours("--deterministic", false=_ours("--no-deterministic")),
     "--disable-log-requests": _ours("--no-access-log"),
     "--language-model-only": _ours("--limit-mm-per-prompt image=0"),
     "--trust-remote-code": _nothing("code of a checkpoint is never run"),
@@ -176,46 +177,3 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     ),
     "--enable-hierarchical-cache": _refused("KV is cached on the device alone; omit the flag"),
 }
-
-
-def take_peer_flags(arguments: list[str], known: set[str]) -> list[str]:
-    """The arguments in our flags. A flag that this command knows is left alone."""
-    if arguments[:1] not in [[name] for name in COMMANDS]:
-        return arguments
-    taken, rest = arguments[:1], list(arguments[1:])
-    while rest:
-        argument = rest.pop(0)
-        if argument == "--":
-            return [*taken, argument, *rest]
-        name, _, value = argument.partition("=")
-        flag = PEER_FLAGS.get(name)
-        if flag is None or name in known:
-            taken.append(argument)
-            continue
-        if flag.has_value and not value:
-            value = _pop_value(name, rest)
-        while flag.has_more and rest and not rest[0].startswith("-"):
-            rest.pop(0)
-        taken += _meaning(name, flag, value, known)
-    return taken
-
-
-def _pop_value(name: str, rest: list[str]) -> str:
-    if not rest or rest[0].startswith("--"):
-        raise ConfigError(f"{name} needs a value; give one or omit the flag")
-    return rest.pop(0)
-
-
-def _meaning(name: str, flag: PeerFlag, value: str, known: set[str]) -> list[str]:
-    if flag.means == "refused":
-        raise ConfigError(f"{name}: {flag.text}")
-    if flag.only and value not in flag.only:
-        raise ConfigError(f"{name} {value}: {flag.otherwise}")
-    ours = flag.text.split()
-    if flag.means == "nothing" or ours[0] not in known:
-        reason = flag.text if flag.means == "nothing" else f"{ours[0]} has no effect here"
-        print(f"note: {name} changes nothing: {reason}", file=sys.stderr)
-        return []
-    if value.startswith("-"):
-        raise ConfigError(f"{name} {value}: prompts are always read in chunks; give a size above 0")
-    return [*ours, value] if flag.has_value else ours

@@ -1,0 +1,62 @@
+"""What a flag of vLLM or SGLang means with its value, for command lines, files and `LLM`."""
+
+from dataclasses import replace
+
+from outrider.config.peer_flags import PEER_FLAGS, PeerFlag
+from outrider.errors import ConfigError
+
+_ON, _OFF = "true", "false"
+_NOT_GIVEN = PeerFlag(means="ours", text="")
+
+
+def is_peer_flag(name: str) -> bool:
+    return _base(name) in PEER_FLAGS
+
+
+def needs_value(name: str) -> bool:
+    return PEER_FLAGS[_base(name)].has_value
+
+
+def peer_meaning(name: str, value: str) -> PeerFlag:
+    """What a flag is here. The value of a switch is empty, true or false; `--no-X` is X=false.
+
+    Refuses what cannot be followed.
+    """
+    flag, base = PEER_FLAGS[_base(name)], _base(name)
+    if not flag.has_value:
+        return _allowed(name, _of_switch(flag, name, _OFF if name != base else value))
+    meaning = flag.of_values.get(value)
+    if meaning is None:
+        return _allowed(name, flag)
+    return replace(_allowed(f"{name} {value}", meaning), has_value=False)
+
+
+def our_flags(flag: PeerFlag, value: str) -> list[str]:
+    """Our flags, with the value that one of them has."""
+    return [*flag.text.split(), *([value] if flag.has_value else [])]
+
+
+def _base(name: str) -> str:
+    """The flag itself, where a name switches it off as vLLM's do."""
+    positive = "--" + name.removeprefix("--no-")
+    is_off = name not in PEER_FLAGS and name.startswith("--no-")
+    return positive if is_off and _is_switch(positive) else name
+
+
+def _is_switch(name: str) -> bool:
+    return name in PEER_FLAGS and not PEER_FLAGS[name].has_value
+
+
+def _of_switch(flag: PeerFlag, name: str, value: str) -> PeerFlag:
+    if value.lower() in ("", _ON):
+        return flag
+    if value.lower() != _OFF:
+        raise ConfigError(f"{name} takes no value, got {value}; omit the value, or the flag")
+    # What is refused is off here, and what changes nothing is as it is.
+    return flag.of_values.get(_OFF, flag if flag.means == "nothing" else _NOT_GIVEN)
+
+
+def _allowed(name: str, flag: PeerFlag) -> PeerFlag:
+    if flag.means == "refused":
+        raise ConfigError(f"{name}: {flag.text}")
+    return flag
