@@ -40,11 +40,27 @@ _BOTH_KINDS = _refused(
     "one backend runs prompts and decoding, which share steps; use --attention-backend",
     has_value=True,
 )
+_IMAGE_ATTENTION = _refused("image encoders have one attention; omit the flag", has_value=True)
+_MACHINES = _refused("machines are named by --nnodes, --node-rank and --dist-init-addr")
 _GRAPHS = "a step that repeats is captured; --disable-cuda-graph turns that off"
 _SIZES = _refused(
     "the sizes of captured steps are chosen for the model and its drafter; omit the flag"
 )
 _WINDOWS = "the memory of layers with a sliding window is divided at start; --window-tokens sets it"
+_EAGER = _ours("--enforce-eager")
+_GRAPHS_BY_VALUE = PeerFlag(  # NONE: JSON that switches off all captures (peer_meaning.py)
+    means="nothing", text=_GRAPHS, has_value=True, of_values={"NONE": _EAGER, "0": _EAGER}
+)
+_SNAPSHOTS = "row states are cached by snapshots; --row-snapshots sets how many"
+_STATE_KERNELS = _nothing("recurrent layers have one kernel per device", has_value=True)
+_HIDDEN_STATES = _ours("--enable-return-hidden-states")
+_IN_TOKENS = _refused(
+    "the size of the KV cache is given in tokens; use --kv-tokens, or --gpu-memory-utilization",
+    has_value=True,
+)
+_NO_IMAGE_CACHE = _nothing(
+    "the prefix cache knows images, and no other copy of them is kept", has_value=True
+)
 _EMBEDDINGS = _nothing("texts and embeddings of texts are served together", has_value=True)
 _XGRAMMAR = _nothing("grammars are compiled by xgrammar", has_value=True)
 _EXACT = _refused(
@@ -70,16 +86,42 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--enable-deterministic-inference": _ours("--deterministic", false=_ours("--no-deterministic")),
     "--disable-log-requests": _ours("--no-access-log"),
     "--language-model-only": _ours("--limit-mm-per-prompt image=0"),
+    "--limit-mm-data-per-request": _ours("--limit-mm-per-prompt", has_value=True),
+    "--enable-priority-scheduling": _ours("--scheduling-policy priority"),
+    "--sampling-defaults": _refused(
+        "give model or openai",
+        has_value=True,
+        of_values={
+            "model": _ours("--generation-config auto"),
+            "openai": _ours("--generation-config vllm"),
+        },
+    ),
+    "--return-hidden-states-mode": _refused(
+        "give last or full",
+        has_value=True,
+        of_values={"last": _HIDDEN_STATES, "full": _HIDDEN_STATES},
+    ),
     "--trust-remote-code": _nothing("code of a checkpoint is never run"),
     "--enable-chunked-prefill": _nothing("prompts are always read in chunks"),
     "--enable-mixed-chunk": _nothing("prompts and answers always share steps"),
     "--enable-multi-layer-eagle": _nothing("the draft modules of the checkpoint decide"),
     "--disable-piecewise-cuda-graph": _nothing(_GRAPHS),
     "--enable-piecewise-cuda-graph": _nothing(_GRAPHS),
+    "--enforce-piecewise-cuda-graph": _nothing(_GRAPHS),
+    "--enable-breakable-cuda-graph": _nothing(_GRAPHS),
+    "--disable-prefill-cuda-graph": _nothing(_GRAPHS),
+    "--disable-decode-cuda-graph": _nothing(_GRAPHS),
     "--disable-cuda-graph-padding": _nothing(_GRAPHS),
-    "--compilation-config": _nothing(_GRAPHS, has_value=True),
+    "--compilation-config": _GRAPHS_BY_VALUE,
+    "--optimization-level": _GRAPHS_BY_VALUE,
+    "--cuda-graph-config": _GRAPHS_BY_VALUE,
+    "--cuda-graph-backend-decode": _nothing(_GRAPHS, has_value=True),
+    "--cuda-graph-backend-prefill": _nothing(_GRAPHS, has_value=True),
     "--max-cudagraph-capture-size": _nothing(_GRAPHS, has_value=True),
     "--cuda-graph-max-bs": _nothing(_GRAPHS, has_value=True),
+    "--cuda-graph-max-bs-decode": _nothing(_GRAPHS, has_value=True),
+    "--cuda-graph-max-bs-prefill": _nothing(_GRAPHS, has_value=True),
+    "--piecewise-cuda-graph-max-tokens": _nothing(_GRAPHS, has_value=True),
     "--max-seq-len-to-capture": _nothing(_GRAPHS, has_value=True),
     "--enable-metrics": _nothing("/metrics is always there"),
     "--disable-log-stats": _nothing("there is a status line only while requests run"),
@@ -93,6 +135,22 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--runner": _EMBEDDINGS,
     "--convert": _EMBEDDINGS,
     "--task": _EMBEDDINGS,
+    "--enable-multimodal": _nothing("images are read where the model can"),
+    "--mm-processor-cache-gb": _NO_IMAGE_CACHE,
+    "--mm-processor-cache-type": _NO_IMAGE_CACHE,
+    "--mamba-radix-cache-strategy": _nothing(_SNAPSHOTS, has_value=True),
+    "--mamba-track-interval": _nothing(_SNAPSHOTS, has_value=True),
+    "--mamba-cache-mode": PeerFlag(
+        means="nothing",
+        text=_SNAPSHOTS,
+        has_value=True,
+        of_values={"none": _ours("--row-snapshots 0")},
+    ),
+    "--linear-attn-backend": _STATE_KERNELS,
+    "--linear-attn-decode-backend": _STATE_KERNELS,
+    "--linear-attn-prefill-backend": _STATE_KERNELS,
+    "--linear-attn-verify-backend": _STATE_KERNELS,
+    "--mamba-backend": _STATE_KERNELS,
     "--enable-sleep-mode": _nothing("every model can sleep"),
     "--enable-memory-saver": _nothing("every model can sleep"),
     "--seed": _OWN_SEEDS,
@@ -141,10 +199,25 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--prefill-attention-backend": _BOTH_KINDS,
     "--decode-attention-backend": _BOTH_KINDS,
     "--attention-config": _refused("use --attention-backend with a name", has_value=True),
-    "--mm-attention-backend": _refused(
-        "image encoders have one attention; omit the flag", has_value=True
+    "--mm-attention-backend": _IMAGE_ATTENTION,
+    "--mm-encoder-attn-backend": _IMAGE_ATTENTION,
+    "--enable-mm-embeds": _refused(
+        "embeddings of images are no part of messages; send a whole prompt as embeddings, with "
+        "--enable-prompt-embeds"
+    ),
+    "--kv-cache-memory-bytes": _IN_TOKENS,
+    "--num-gpu-blocks-override": _IN_TOKENS,
+    "--kv-transfer-config": _refused("roles are chosen by --disaggregation-mode", has_value=True),
+    "--headless": _MACHINES,
+    "--master-addr": _MACHINES,
+    "--speculative-adaptive-config": _refused(
+        "adaptive drafting measures what drafts cost and gain; omit the flag, or use --no-adaptive",
+        has_value=True,
     ),
     "--cuda-graph-bs": _SIZES,
+    "--cuda-graph-bs-decode": _SIZES,
+    "--cuda-graph-bs-prefill": _SIZES,
+    "--piecewise-cuda-graph-tokens": _SIZES,
     "--cudagraph-capture-sizes": _SIZES,
     "--enable-two-batch-overlap": _refused("steps overlap with planning alone; use --depth 1"),
     "--speculative-accept-threshold-single": _EXACT,

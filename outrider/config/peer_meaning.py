@@ -1,11 +1,14 @@
 """What a flag of vLLM or SGLang means with its value, for command lines, files and `LLM`."""
 
+import json
 from dataclasses import replace
+from typing import Any
 
 from outrider.config.peer_flags import PEER_FLAGS, PeerFlag
 from outrider.errors import ConfigError
 
 _ON, _OFF = "true", "false"
+_NO_CAPTURES = "NONE"
 _NOT_GIVEN = PeerFlag(means="ours", text="")
 
 
@@ -25,7 +28,7 @@ def peer_meaning(name: str, value: str) -> PeerFlag:
     flag, base = PEER_FLAGS[_base(name)], _base(name)
     if not flag.has_value:
         return _allowed(name, _of_switch(flag, name, _OFF if name != base else value))
-    meaning = flag.of_values.get(value)
+    meaning = flag.of_values.get(_NO_CAPTURES if _is_eager(value) else value)
     if meaning is None:
         return _allowed(name, flag)
     return replace(_allowed(f"{name} {value}", meaning), has_value=False)
@@ -60,3 +63,20 @@ def _allowed(name: str, flag: PeerFlag) -> PeerFlag:
     if flag.means == "refused":
         raise ConfigError(f"{name}: {flag.text}")
     return flag
+
+
+def _is_eager(value: str) -> bool:
+    """Whether JSON of vLLM or SGLang says that no step is captured."""
+    try:
+        fields = json.loads(value)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(fields, dict):
+        return False
+    mode, phases = fields.get("cudagraph_mode"), [fields.get(key) for key in ("decode", "prefill")]
+    is_off = isinstance(mode, str) and mode.upper() == _NO_CAPTURES
+    return is_off or fields.get("use_cudagraph") is False or all(map(_is_disabled, phases))
+
+
+def _is_disabled(phase: Any) -> bool:
+    return isinstance(phase, dict) and phase.get("backend") == "disabled"

@@ -1,5 +1,6 @@
 """Flags of vLLM and SGLang become ours, change nothing with a note, or are refused."""
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import typer
 from outrider.cli.main import _expand, app, run
 from outrider.cli.take_peer_flags import COMMANDS
 from outrider.config.peer_flags import PEER_FLAGS
+from outrider.config.peer_meaning import is_peer_flag
 
+PHASES = ("decode", "prefill")
 PAGE = Path(__file__).parents[2] / "docs/migrate.md"
 
 
@@ -26,6 +29,22 @@ PAGE = Path(__file__).parents[2] / "docs/migrate.md"
         (["--async-scheduling=True"], ["--depth", "1"]),
         (["--no-async-scheduling"], ["--depth", "0"]),
         (["--no-enable-hierarchical-cache"], []),
+        (["--compilation-config", '{"cudagraph_mode": "NONE"}'], ["--enforce-eager"]),
+        (["--compilation-config.cudagraph_mode", "NONE"], ["--enforce-eager"]),
+        (["-cc.cudagraph_mode=none"], ["--enforce-eager"]),
+        (["-O0", "--port", "1"], ["--enforce-eager", "--port", "1"]),
+        (["-O", "0"], ["--enforce-eager"]),
+        (
+            ["--cuda-graph-config", json.dumps({key: {"backend": "disabled"} for key in PHASES})],
+            ["--enforce-eager"],
+        ),
+        (["--return-hidden-states-mode", "last"], ["--enable-return-hidden-states"]),
+        (["--sampling-defaults=openai"], ["--generation-config", "vllm"]),
+        (["--mamba-cache-mode", "none"], ["--row-snapshots", "0"]),
+        (
+            ["--limit-mm-data-per-request", '{"image": 1}'],
+            ["--limit-mm-per-prompt", '{"image": 1}'],
+        ),
     ],
     ids=str,
 )
@@ -37,6 +56,24 @@ def test_a_flag_that_means_nothing_here_says_why(capsys):
     assert _expand(["serve", "--trust-remote-code", "--port", "1"]) == ["serve", "--port", "1"]
     note = "note: --trust-remote-code changes nothing: code of a checkpoint is never run"
     assert capsys.readouterr().err.strip() == note
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["-O3"],
+        ["--compilation-config", '{"cudagraph_mode": "FULL"}'],
+        ["--compilation-config", "3"],
+        ["-cc.mode=3"],
+        ["--cuda-graph-config", '{"decode": {"backend": "disabled"}}'],
+        ["--no-enable-chunked-prefill"],
+        ["--linear-attn-backend", "flashinfer"],
+    ],
+    ids=str,
+)
+def test_other_values_of_a_flag_change_nothing(capsys, given):
+    assert _expand(["serve", "model", *given]) == ["serve", "model"]
+    assert "changes nothing" in capsys.readouterr().err
 
 
 def test_further_values_of_a_flag_that_means_nothing_are_left_out(capsys):
@@ -58,6 +95,9 @@ def test_further_values_of_a_flag_that_means_nothing_are_left_out(capsys):
         (["--schedule-policy", "lpm"], "or by --scheduling-policy priority"),
         (["--hf-overrides", "{}"], "change that file in a copy"),
         (["--speculative-adaptive=maybe"], "takes no value, got maybe"),
+        (["--kv-cache-memory-bytes", "1000"], "use --kv-tokens"),
+        (["--return-hidden-states-mode", "some"], "give last or full"),
+        (["--cuda-graph-bs-decode", "1", "2"], "omit the flag"),
     ],
     ids=str,
 )
@@ -87,6 +127,15 @@ def test_every_translation_names_a_flag_that_exists():
         assert name not in known, name
         if flag.means == "ours":
             assert flag.text.split()[0] in known
+
+
+def test_every_flag_of_the_comparison_is_known():
+    params = typer.main.get_command(app).commands["serve"].params
+    known = {each for one in params for each in (*one.opts, *one.secondary_opts)}
+    rows = [line.split("|") for line in PAGE.read_text().splitlines() if line.count("|") == 5]
+    named = {flag for row in rows for flag in re.findall(r"`(--[a-z0-9-]+)", row[1] + row[2])}
+    assert len(named) > 50
+    assert not [flag for flag in named if flag not in known and not is_peer_flag(flag)]
 
 
 def test_every_flag_is_in_the_guide_with_its_meaning():
