@@ -5,7 +5,7 @@ import re
 import sys
 
 from outrider.config.peer_flags import PEER_FLAGS
-from outrider.config.peer_meaning import is_peer_flag, needs_value, our_flags, peer_meaning
+from outrider.config.peer_meaning import is_peer_flag, needs_value, translate
 from outrider.errors import ConfigError
 
 # Short names of vLLM.
@@ -33,7 +33,10 @@ def take_peer_flags(arguments: list[str], known: set[str]) -> list[str]:
             value = json.dumps({key: value})
         while name in PEER_FLAGS and PEER_FLAGS[name].has_more and rest and rest[0][:1] != "-":
             rest.pop(0)
-        taken += _ours(name, value, known)
+        found = translate(name, value, known.__contains__)
+        taken += found.flags
+        if found.note:
+            print(f"note: {found.note}", file=sys.stderr)
     return taken
 
 
@@ -49,14 +52,3 @@ def _pop_value(name: str, rest: list[str]) -> str:
     if not rest or rest[0].startswith("--"):
         raise ConfigError(f"{name} needs a value; give one or omit the flag")
     return rest.pop(0)
-
-
-def _ours(name: str, value: str, known: set[str]) -> list[str]:
-    flag = peer_meaning(name, value)
-    ours = our_flags(flag, value)
-    is_unknown = flag.means == "ours" and ours and ours[0] not in known
-    if flag.means == "nothing" or is_unknown:
-        reason = f"{ours[0]} has no effect here" if is_unknown else flag.text
-        print(f"note: {name} changes nothing: {reason}", file=sys.stderr)
-        return []
-    return ours

@@ -41,10 +41,11 @@ _BOTH_KINDS = _refused(
     has_value=True,
 )
 _IMAGE_ATTENTION = _refused("image encoders have one attention; omit the flag", has_value=True)
-_MACHINES = _refused("machines are named by --nnodes, --node-rank and --dist-init-addr")
+_MACHINES = "machines are named by --nnodes, --node-rank and --dist-init-addr"
 _GRAPHS = "a step that repeats is captured; --disable-cuda-graph turns that off"
 _SIZES = _refused(
-    "the sizes of captured steps are chosen for the model and its drafter; omit the flag"
+    "the sizes of captured steps are chosen for the model and its drafter; omit the flag",
+    has_value=True,
 )
 _WINDOWS = "the memory of layers with a sliding window is divided at start; --window-tokens sets it"
 _EAGER = _ours("--enforce-eager")
@@ -208,8 +209,8 @@ PEER_FLAGS: dict[str, PeerFlag] = {
     "--kv-cache-memory-bytes": _IN_TOKENS,
     "--num-gpu-blocks-override": _IN_TOKENS,
     "--kv-transfer-config": _refused("roles are chosen by --disaggregation-mode", has_value=True),
-    "--headless": _MACHINES,
-    "--master-addr": _MACHINES,
+    "--headless": _refused(_MACHINES),
+    "--master-addr": _refused(_MACHINES, has_value=True),
     "--speculative-adaptive-config": _refused(
         "adaptive drafting measures what drafts cost and gain; omit the flag, or use --no-adaptive",
         has_value=True,

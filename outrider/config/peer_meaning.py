@@ -1,7 +1,8 @@
 """What a flag of vLLM or SGLang means with its value, for command lines, files and `LLM`."""
 
 import json
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outrider.config.peer_flags import PEER_FLAGS, PeerFlag
@@ -12,6 +13,14 @@ _NO_CAPTURES = "NONE"
 _NOT_GIVEN = PeerFlag(means="ours", text="")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTranslation:
+    """One of their flags in our words."""
+
+    flags: tuple[str, ...] = ()  # ours, with their values
+    note: str = ""  # why it changes nothing, if that must be told
+
+
 def is_peer_flag(name: str) -> bool:
     return _base(name) in PEER_FLAGS
 
@@ -20,11 +29,22 @@ def needs_value(name: str) -> bool:
     return PEER_FLAGS[_base(name)].has_value
 
 
-def peer_meaning(name: str, value: str) -> PeerFlag:
-    """What a flag is here. The value of a switch is empty, true or false; `--no-X` is X=false.
+def translate(name: str, value: str, knows: Callable[[str], bool]) -> PeerTranslation:
+    """Our flags for one of theirs. The value of a switch is empty, true or false.
 
-    Refuses what cannot be followed.
+    `--no-X` is X=false. Refuses what cannot be followed; `knows` says whether a flag of ours has a
+    meaning where theirs was given.
     """
+    flag = _meaning(name, value)
+    if flag.means == "nothing":
+        return PeerTranslation(note=f"{name} changes nothing: {flag.text}")
+    ours = [*flag.text.split(), *([value] if flag.has_value else [])]
+    if ours and not knows(ours[0]):
+        return PeerTranslation(note=f"{name} changes nothing: {ours[0]} has no effect here")
+    return PeerTranslation(flags=tuple(ours))
+
+
+def _meaning(name: str, value: str) -> PeerFlag:
     flag, base = PEER_FLAGS[_base(name)], _base(name)
     if not flag.has_value:
         return _allowed(name, _of_switch(flag, name, _OFF if name != base else value))
@@ -32,11 +52,6 @@ def peer_meaning(name: str, value: str) -> PeerFlag:
     if meaning is None:
         return _allowed(name, flag)
     return replace(_allowed(f"{name} {value}", meaning), has_value=False)
-
-
-def our_flags(flag: PeerFlag, value: str) -> list[str]:
-    """Our flags, with the value that one of them has."""
-    return [*flag.text.split(), *([value] if flag.has_value else [])]
 
 
 def _base(name: str) -> str:

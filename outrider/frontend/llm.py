@@ -158,7 +158,6 @@ class LLM:
         **others: Unpack[OtherArguments],
     ) -> None:
         flags = read_arguments(others)
-        context = flags.get("max_model_len", max_model_len)
         own = own_draft(draft, flags, steps=steps, topk=topk, nodes=nodes, adaptive=adaptive)
         config = EngineConfig(
             dtype=dtype,
@@ -168,12 +167,12 @@ class LLM:
             lora=lora_config(flags),
             attention=parse_attention(flags.get("attention_backend") or "auto", TARGET_FLAG),
             draft=choose_dialect(own, vllm=speculative_config, sglang={}),
-            limits=limits_config(context, max_num_seqs, max_num_batched_tokens),
+            limits=limits_config(flags, max_model_len, max_num_seqs, max_num_batched_tokens),
             cache=cache_config(
                 flags, block_size, kv_tokens, enable_prefix_caching, gpu_memory_utilization
             ),
             execution=execution_config(
-                executor, flags.get("enforce_eager", enforce_eager), depth, record, deterministic
+                flags, executor, enforce_eager, depth, record, deterministic
             ),
         )
         opened = open_model(choose_model(str(model), flags), config, BarReporter())

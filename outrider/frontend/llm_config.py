@@ -1,4 +1,7 @@
-"""The records of an engine's configuration, from the arguments of `LLM`."""
+"""The records of an engine's configuration, from the arguments of `LLM`.
+
+`flags` has further arguments. Where a name of vLLM or SGLang set one of `LLM`'s own, it counts.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,6 +29,7 @@ def own_draft(
     draft: str | Path | DraftConfig, flags: Mapping[str, Any], **arguments: Any
 ) -> DraftConfig:
     """The draft configuration. Arguments other than "auto" replace its fields."""
+    arguments["adaptive"] = flags.get("adaptive", arguments["adaptive"])
     arguments["check"] = flags.get("check_draft", "auto")
     for field, name in (("adaptive", "adaptive"), ("check", "check_draft")):
         if arguments[field] not in ("auto", True, False):
@@ -62,10 +66,17 @@ def parallel_config(flags: Mapping[str, Any]) -> ParallelConfig:
 
 
 def limits_config(
-    max_model_len: int | None, max_num_seqs: int | Auto, step_tokens: int | Auto
+    flags: Mapping[str, Any],
+    max_model_len: int | None,
+    max_num_seqs: int | Auto,
+    step_tokens: int | Auto,
 ) -> LimitsConfig:
-    context: int | Auto = "auto" if max_model_len is None else max_model_len
-    return LimitsConfig(context=context, rows=max_num_seqs, step_tokens=step_tokens)
+    length = flags.get("max_model_len", max_model_len)
+    return LimitsConfig(
+        context="auto" if length is None else length,
+        rows=max_num_seqs,
+        step_tokens=flags.get("max_num_batched_tokens", step_tokens),
+    )
 
 
 def cache_config(
@@ -79,7 +90,7 @@ def cache_config(
     return CacheConfig(
         page_size=page_size,
         kv_tokens=kv_tokens,
-        prefix=prefix,
+        prefix=flags.get("enable_prefix_caching", prefix),
         memory_share=memory_share,
         kv_dtype=flags.get("kv_cache_dtype", "auto"),
         row_snapshots=flags.get("row_snapshots", "auto"),
@@ -88,6 +99,7 @@ def cache_config(
 
 
 def execution_config(
+    flags: Mapping[str, Any],
     executor: Executor | Auto,
     enforce_eager: bool,
     depth: int | Auto,
@@ -95,11 +107,12 @@ def execution_config(
     deterministic: bool,
 ) -> ExecutionConfig:
     """How steps run. vLLM's argument for eager chooses the executor, too."""
-    if not isinstance(enforce_eager, bool):
-        raise ConfigError(f"enforce_eager must be a bool, got {enforce_eager!r}")
+    is_eager = flags.get("enforce_eager", enforce_eager)
+    if not isinstance(is_eager, bool):
+        raise ConfigError(f"enforce_eager must be a bool, got {is_eager!r}")
     return ExecutionConfig(
-        executor=choose_executor(executor, is_eager=enforce_eager),
-        depth=depth,
+        executor=choose_executor(executor, is_eager=is_eager),
+        depth=flags.get("depth", depth),
         record=record,
-        deterministic=deterministic,
+        deterministic=flags.get("deterministic", deterministic),
     )

@@ -1,11 +1,14 @@
-"""Further arguments of `LLM`: text files, names of our flags, and vLLM's that change nothing."""
+"""Further arguments of `LLM`: text files, names of our flags, and those of vLLM and SGLang."""
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
 from outrider.config.engine_config import LoraConfig
 from outrider.config.lora_checks import check_lora
+from outrider.config.peer_meaning import is_peer_flag, translate
 from outrider.errors import ConfigError
 from outrider.frontend.images.image_limits import parse_limits
 from outrider.frontend.open_model import ModelChoice
@@ -55,13 +58,22 @@ class OtherArguments(TypedDict, total=False):
     enable_draft_lora: bool  # the draft head takes adapters, too
     max_loras: int  # that can run in one step
     max_lora_rank: int
-    # vLLM's, with the only value that it can have
+    # of vLLM, without effect; config/peer_flags.py has more of them
     trust_remote_code: bool
-    enable_sleep_mode: bool  # of vLLM, without effect: every model can sleep
-    enable_prompt_embeds: bool  # likewise: every model takes them
+    enable_sleep_mode: bool
+    enable_prompt_embeds: bool  # every model takes them
 
 
-_ONLY: dict[str, Any] = {"trust_remote_code": False}
+_log = logging.getLogger(__name__)
+# Arguments of `LLM` itself that a flag of vLLM or SGLang can set.
+_OWN = (
+    "adaptive",
+    "depth",
+    "deterministic",
+    "enable_prefix_caching",
+    "enforce_eager",
+    "max_num_batched_tokens",
+)
 _FLAGS = {
     "max_context": "max_model_len",
     "context_length": "max_model_len",
@@ -75,15 +87,47 @@ def read_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Refuses an unknown argument, or a value that would have to change something.
     """
     known = OtherArguments.__annotations__
+    read: dict[str, Any] = {}
     for name, value in arguments.items():
-        if name not in known:
+        if is_peer_flag(_flag(name)):
+            read |= _read_peer(name, value)
+        elif name in known:
+            read[_FLAGS.get(name, name)] = value
+        else:
             raise ConfigError(
                 f"LLM has no argument {name!r}; besides its own it takes {', '.join(known)}"
             )
-        only = _ONLY.get(name, value)
-        if type(value) is not type(only) or value != only:
-            raise ConfigError(f"{name}={value!r} is not supported, only {only!r} is; leave it out")
-    return {_FLAGS.get(name, name): value for name, value in arguments.items()}
+    return read
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _read_peer(name: str, value: Any) -> dict[str, Any]:
+    """An argument with the name of a flag of vLLM or SGLang, as arguments of ours."""
+    if value is None:
+        return {}
+    text = value if isinstance(value, str) else json.dumps(value)
+    found = translate(_flag(name), text, _is_argument)
+    if found.note:
+        _log.warning("note: %s", found.note)
+    return dict([_argument(found.flags)]) if found.flags else {}
+
+
+def _is_argument(flag: str) -> bool:
+    name, _ = _argument([flag])
+    return name in _OWN or name in OtherArguments.__annotations__
+
+
+def _argument(ours: Sequence[str]) -> tuple[str, Any]:
+    """One of our flags as an argument: ("depth", 0), ("enable_prefix_caching", False)."""
+    flag, *values = ours
+    is_off = flag.startswith("--no-")
+    name = flag.removeprefix("--no-" if is_off else "--").replace("-", "_")
+    if not values:
+        return name, not is_off
+    return name, int(values[0]) if values[0].isdigit() else values[0]
 
 
 def lora_config(arguments: Mapping[str, Any]) -> LoraConfig:

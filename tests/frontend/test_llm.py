@@ -11,6 +11,7 @@ from support.reference import decode
 from outrider import LLM, SamplingParams
 from outrider.errors import ConfigError, RequestError
 from outrider.frontend.input_processor import child_seed
+from outrider.frontend.vllm_arguments import read_arguments
 from outrider.wire.row_sampling import RowSampling
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -173,7 +174,10 @@ def test_settings_that_cannot_work_are_refused(model_folder, settings, reason):
     ("settings", "reason"),
     [
         ({"tensor_parallel_size": 0}, "tensor_parallel_size must be at least 1, got 0"),
-        ({"trust_remote_code": True}, "trust_remote_code=True is not supported, only False"),
+        ({"pipeline_parallel_size": 2}, "use --tensor-parallel-size"),
+        ({"load_format": "bitsandbytes"}, "convert them, or use --load-format auto"),
+        ({"cudagraph_capture_sizes": [1, 2]}, "sizes of captured steps are chosen"),
+        ({"async_scheduling": "maybe"}, "takes no value, got maybe"),
         ({"enforce_eager": "yes"}, "enforce_eager must be a bool"),
         ({"enforce_eager": True, "executor": "tape"}, "choose the executor twice; keep one"),
         ({"adaptive": "no"}, "adaptive must be True, False or 'auto'"),
@@ -188,6 +192,52 @@ def test_settings_that_cannot_work_are_refused(model_folder, settings, reason):
 def test_arguments_of_vllm_that_would_change_something_are_refused(model_folder, settings, reason):
     with pytest.raises(ConfigError, match=reason):
         LLM(**{"model": model_folder, **settings})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"runner": "pooling"},
+        {"task": "embed"},
+        {"enable_chunked_prefill": True},
+        {"trust_remote_code": True},
+        {"disable_log_requests": True},  # a flag of servers
+    ],
+    ids=str,
+)
+def test_arguments_of_vllm_that_change_nothing_are_taken_with_a_note(settings, caplog):
+    assert read_arguments(settings) == {}
+    assert "changes nothing" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "ours"),
+    [
+        ({"disable_radix_cache": True}, {"enable_prefix_caching": False}),
+        ({"disable_radix_cache": False}, {}),
+        ({"async_scheduling": False}, {"depth": 0}),
+        ({"chunked_prefill_size": 512}, {"max_num_batched_tokens": 512}),
+        ({"compilation_config": {"cudagraph_mode": "NONE"}}, {"enforce_eager": True}),
+        ({"optimization_level": 0}, {"enforce_eager": True}),
+        ({"sampling_defaults": "openai"}, {"generation_config": "vllm"}),
+        ({"language_model_only": True}, {"limit_mm_per_prompt": "image=0"}),
+        ({"enable_hierarchical_cache": False, "load_format": None}, {}),
+        ({"context_length": 64}, {"max_model_len": 64}),
+    ],
+    ids=str,
+)
+def test_arguments_with_names_of_their_flags_are_ours(settings, ours, caplog):
+    assert read_arguments(settings) == ours
+    assert not caplog.text
+
+
+@pytest.mark.slow
+def test_arguments_of_their_names_reach_the_engine(model_folder):
+    sizes = {"chunked_prefill_size": 32, "max_num_seqs": 2}
+    llm = LLM(model_folder, draft="none", disable_radix_cache=True, async_scheduling=True, **sizes)
+    facts = llm._engine.facts
+    assert not facts.host.prefix_cache
+    assert (facts.host.max_step_tokens, facts.depth) == (32, 1)
 
 
 def test_a_default_seed_is_for_requests_without_one(model_folder):
