@@ -9,6 +9,7 @@ import torch
 from outrider.config.engine_config import KVDtype
 from outrider.ops.attention.kv_codes import as_moved
 from outrider.step.zeroed_memory import zeroed
+from outrider.wire.window_facts import NO_WINDOW, Window
 
 _CODES = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 
@@ -132,13 +133,13 @@ class KVPool:
 class PageFamily:
     """Owns the pools that share page ids: a page means the same place in all of them.
 
-    The pool of layers with a sliding window has window pages, with ids of their own.
+    The pool of layers that do not see whole texts has window pages, with ids of their own.
     """
 
     def __init__(self, *, num_pages: int, device: torch.device) -> None:
         self.num_pages = num_pages  # of each pool, page 0 included
         self.device = device
-        self.window = 0  # tokens that the layers with window pages see; 0: there are none
+        self.window = NO_WINDOW  # what the layers with window pages see
         self._pools: list[PagePool] = []
         self._window_pools: list[KVPool] = []  # one at most: targets have them, drafters do not
 
@@ -174,9 +175,9 @@ class PageFamily:
         """A new pool of KV."""
         return self.adopt(KVPool(layout, num_pages=self.num_pages, device=self.device))
 
-    def open_window(self, layout: KVLayout, *, window: int) -> KVPool:
-        """The pool of the layers whose queries see so many tokens, with one page for now."""
-        assert not self._window_pools, "there is one sliding window in a model"
+    def open_window(self, layout: KVLayout, *, window: Window) -> KVPool:
+        """The pool of the layers whose queries see that much, with one page for now."""
+        assert not self._window_pools, "there is one window in a model"
         self.window = window
         self._window_pools.append(KVPool(layout, num_pages=1, device=self.device))
         return self._window_pools[0]

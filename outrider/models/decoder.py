@@ -45,7 +45,7 @@ class DecoderLayer:
     mlp_norm: Norm
     mlp: FeedForward
     rotary: int = 0  # index of its rotary embedding among those of the stack
-    is_windowed: bool = False  # it has a sliding window
+    is_windowed: bool = False  # it has a sliding window, or attention chunks
     is_parallel: bool = False  # the feed-forward reads what the attention reads
 
 
@@ -192,7 +192,7 @@ class Decoder:
             layers=len(config.attending),
             page_size=page_size,
             dtype=self.dtype,
-            windows=config.pattern.windows,
+            windows=config.pattern.all_seen,
         )
         if not isinstance(config.recurrence, Recurrence):
             return paged

@@ -15,6 +15,7 @@ from outrider.models.config_fields import (
 from outrider.models.family import Family
 from outrider.models.rope_config import NO_ROPE, RopeConfig, parse_rope
 from outrider.ops.attention.attention_rule import WHOLE_TEXT
+from outrider.wire.window_facts import Window
 
 _FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 _MAX_WINDOW_LAYERS = 28  # where Qwen configs do not have the field
@@ -55,9 +56,17 @@ class LayerPattern:
         """The most tokens that a token of this layer sees, itself included."""
         return min(self.window_at(layer), self.attention_chunk_at(layer))
 
+    @property
+    def all_seen(self) -> tuple[Window, ...]:
+        """What queries of each layer see. A layer has a window, or attention chunks, or neither."""
+        return tuple(
+            Window(tokens=chunk, is_chunk=True) if chunk < WHOLE_TEXT else Window(tokens=window)
+            for window, chunk in zip(self.windows, self.attention_chunks, strict=True)
+        )
+
     def is_windowed(self, layer: int) -> bool:
-        """Whether a layer has a sliding window."""
-        return self.window_at(layer) < WHOLE_TEXT
+        """Whether a layer has a sliding window, or attention chunks."""
+        return self.reach_at(layer) < WHOLE_TEXT
 
     def attention_chunk_at(self, layer: int) -> int:
         """The attention chunk of a layer. Draft modules have none."""

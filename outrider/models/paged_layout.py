@@ -9,6 +9,7 @@ from outrider.kv.kv_pool import KVLayout, KVPool
 from outrider.models.cache_layout import CacheRoom, OpenCache
 from outrider.models.model_config import AnyAttention
 from outrider.step.attention_backend import AttentionBackend
+from outrider.wire.window_facts import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,7 @@ class PagedLayout:
 
     kv: KVLayout
     attention: AnyAttention
-    windows: tuple[int, ...] = ()  # the sliding window of each layer, where layers have any
+    windows: tuple[Window, ...] = ()  # of each layer, where they are known
 
     @property
     def page_size(self) -> int:
@@ -48,7 +49,7 @@ def paged_layout(
     layers: int,
     page_size: int,
     dtype: torch.dtype,
-    windows: tuple[int, ...] = (),
+    windows: tuple[Window, ...] = (),
 ) -> PagedLayout:
     """The layout of so many layers with the same heads."""
     kv = KVLayout(

@@ -1,4 +1,4 @@
-"""The cache of a model with sliding windows: layers that have one keep only what they see."""
+"""The cache of a model with sliding windows or attention chunks: its layers keep what they see."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ from outrider.models.cache_layout import CacheRoom, OpenCache
 from outrider.models.model_config import AnyAttention
 from outrider.models.paged_layout import PagedLayout
 from outrider.ops.attention.attention_rule import WHOLE_TEXT
+from outrider.wire.window_facts import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class WindowedLayout:
 
     whole: KVLayout  # of the layers that see the whole text, if there are any
     windowed: KVLayout
-    window: int  # tokens that a query of the others sees, itself included
+    window: Window  # what a query of the others sees
     is_windowed: tuple[bool, ...]  # of each layer
     attention: AnyAttention
 
@@ -56,15 +57,15 @@ class WindowedLayout:
 def split_windows(layout: PagedLayout, *, max_context: int) -> PagedLayout | WindowedLayout:
     """The layout with pages of their own for layers that do not see the whole of long texts."""
     longest = min(max_context, WHOLE_TEXT)  # a model may allow a longer text than memory holds
-    is_windowed = tuple(width < longest for width in layout.windows)
-    widths = {width for width in layout.windows if width < longest}
-    if len(widths) != 1:
+    is_windowed = tuple(each.tokens < longest for each in layout.windows)
+    shorter = {each for each in layout.windows if each.tokens < longest}
+    if len(shorter) != 1:
         return layout
     num_windowed = sum(is_windowed)
     return WindowedLayout(
         whole=replace(layout.kv, layers=layout.kv.layers - num_windowed),
         windowed=replace(layout.kv, layers=num_windowed),
-        window=widths.pop(),
+        window=shorter.pop(),
         is_windowed=is_windowed,
         attention=layout.attention,
     )

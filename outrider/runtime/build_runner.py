@@ -269,7 +269,7 @@ def _make_room(
             max_rows=host.max_rows,
             max_pages=largest.pages,
             device=device,
-            has_windows=cache.room.pages.window > 0,
+            has_windows=cache.room.pages.window.tokens > 0,
         ),
         sampling=SamplingTable(rows=host.max_rows + 1, vocab=vocab, device=device),
         grammars=_grammars(loaded, largest, vocab, device),

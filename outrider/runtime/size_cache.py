@@ -93,7 +93,7 @@ def size_cache(
             every=-(-_SNAPSHOT_TOKENS // page_size) * page_size,
         ),
         windows=WindowFacts(
-            tokens=pages.window, num_pages=num_window_pages, page_bytes=pages.window_page_bytes
+            window=pages.window, num_pages=num_window_pages, page_bytes=pages.window_page_bytes
         ),
     )
 
@@ -133,7 +133,7 @@ def _count_pages(
     host, pages, kv_tokens = settings.host, room.cache.pages, requested.kv_tokens
     assert not isinstance(kv_tokens, FixedPages), "these are counted"
     most_pages = host.max_rows * -(-reach.tokens // host.page_size)
-    if pages.window:
+    if pages.window.tokens:
         sizes = _window_sizes(room, settings, reach, most_pages)
         return divide_pages(
             sizes,
@@ -157,7 +157,7 @@ def _window_sizes(
     host, pages = settings.host, room.cache.pages
     of_one = partial(
         most_window_pages,
-        pages.window,
+        pages.window.tokens,
         page_size=host.page_size,
         reach=reach.of_round,
         depth=settings.execution.depth,

@@ -124,7 +124,7 @@ class RunnerFacts:
     def most_window_pages(self) -> int:
         """Window pages that one row can need at the same time."""
         return most_window_pages(
-            self.memory.windows.tokens,
+            self.memory.windows.window.tokens,
             page_size=self.host.page_size,
             step_tokens=self.host.max_step_tokens,
             reach=self.reach,

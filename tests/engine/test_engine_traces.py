@@ -114,6 +114,7 @@ windowed_sizes = st.fixed_dictionaries(
         "max_context": st.just(80),
         "prefix_cache": st.booleans(),
         "window": st.sampled_from([1, 3, 5, 8]),
+        "is_chunk": st.booleans(),
     }
 )
 

@@ -18,6 +18,8 @@ CASES = [
     ("ministral", "ngram", "chain", {"attention": "per_layer"}),
     ("gemma3", "eagle3", "chain", {"depth": 1}),
     ("gpt-oss", "ngram", "tree", {"executor": "tape"}),
+    ("llama4", "ngram", "tree", {"depth": 1, "page_size": 2}),  # chunks end inside of pages
+    ("llama4", "eagle3", "chain", {"executor": "tape", "page_size": 1}),
 ]
 
 
@@ -34,7 +36,7 @@ def test_a_cached_turn_has_the_tokens_and_drafts_of_a_cold_one(
 
 
 @pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("family", ["mistral-window", "ministral"])
+@pytest.mark.parametrize("family", ["mistral-window", "ministral", "llama4"])
 def test_requests_that_lose_their_window_pages_are_computed_again(models_of, family):
     models = models_of(family)
     draft = models.draft("none", "chain")
@@ -89,8 +91,10 @@ def forget_to_grant(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("family", "page_size"), [("ministral", 1), ("llama4", 2)])
 @pytest.mark.parametrize("mutate", [look_one_page_back, continue_anywhere, forget_to_grant])
-def test_a_mistake_with_windows_is_noticed(models_of, monkeypatch, mutate):
+def test_a_mistake_with_windows_is_noticed(models_of, monkeypatch, family, page_size, mutate):
     mutate(monkeypatch)
-    cold, warm, again = cold_and_warm_windows(models_of("ministral"), "none", "chain", page_size=1)
+    models = models_of(family)
+    cold, warm, again = cold_and_warm_windows(models, "none", "chain", page_size=page_size)
     assert not is_same([*warm, *again], cold * 2)

@@ -3,7 +3,7 @@
 Every slot remembers which token was written there. A row's next token is a hash of the history read
 back through its page table, so a page that is lost, shared wrongly or overwritten changes the text.
 With row state, a row must also hold a state of exactly the history that it continues.
-With a sliding window, the tokens in it are also read back through the window table.
+With a sliding window, or attention chunks, what a query sees is also read through the window table.
 """
 
 import random
@@ -19,7 +19,7 @@ from outrider.wire.runner_facts import DraftFacts, MemoryFacts, RunnerFacts, Sna
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import StepResult
 from outrider.wire.submission import Limits, Submission
-from outrider.wire.window_facts import WindowFacts
+from outrider.wire.window_facts import Window, WindowFacts
 
 VOCAB = 50
 
@@ -135,7 +135,7 @@ class PaperRunner:
 
     def _write(self, row: int, position: int, token: int) -> None:
         self.slots[self._slot(row, position)] = token
-        if self._windows.tokens:
+        if self._windows.window.tokens:
             self.window_slots[self._window_slot(row, position)] = token
 
     def _window_slot(self, row: int, position: int) -> int:
@@ -144,9 +144,12 @@ class PaperRunner:
 
     def _check_window(self, row: int, queries: range) -> None:
         """Layers with a window see the newest tokens before each query."""
-        if not self._windows.tokens:
+        tokens, is_chunk = self._windows.window.tokens, self._windows.window.is_chunk
+        if not tokens:
             return
-        for position in range(max(queries.start - self._windows.tokens + 1, 0), queries.stop):
+        start = queries.start
+        oldest = start - start % tokens if is_chunk else max(start - tokens + 1, 0)
+        for position in range(oldest, queries.stop):
             found = self.window_slots[self._window_slot(row, position)]
             assert found == self.slots[self._slot(row, position)], "a window page was lost"
 
@@ -213,6 +216,7 @@ def facts(
     every: int = 0,
     window: int = 0,
     window_pages: int = 0,
+    is_chunk: bool = False,
 ) -> RunnerFacts:
     return RunnerFacts(
         memory=MemoryFacts(
@@ -221,7 +225,11 @@ def facts(
             num_pages=num_pages,
             tp_size=1,
             ranks=(),
-            windows=WindowFacts(tokens=window, num_pages=window_pages, page_bytes=page_size * 64),
+            windows=WindowFacts(
+                window=Window(tokens=window, is_chunk=is_chunk),
+                num_pages=window_pages,
+                page_bytes=page_size * 64,
+            ),
         ),
         vocab_size=VOCAB,
         hidden_size=8,

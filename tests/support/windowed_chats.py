@@ -23,7 +23,7 @@ def tight_shape(models, draft, *, page_size, depth=0, **how):
 def fewest_window_tokens(target, shape, draft):
     """What one request alone can need."""
     num_pages = most_window_pages(
-        min(target.config.pattern.windows),
+        min(each.tokens for each in target.config.pattern.all_seen),
         page_size=shape.page_size,
         step_tokens=shape.step_tokens,
         reach=draft.facts.reach(draft.facts.budget),

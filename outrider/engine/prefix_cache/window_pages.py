@@ -1,8 +1,9 @@
-"""Which pages of texts have a window page: the KV of the layers that have a sliding window.
+"""Which pages of texts have a window page: the KV of the layers that do not see whole texts.
 
-Layers that see whole texts and layers with a sliding window have pools of their own. The prefix
-cache gives every page of a text an id for the first; a window page is lent to that id while a query
-can still see its tokens, and stays with it until another text needs the memory.
+These layers, with a sliding window or attention chunks, and layers that see whole texts have pools
+of their own. The prefix cache gives every page of a text an id for the latter; a window page is
+lent to that id while a query can still see its tokens, and stays with it until another text needs
+the memory.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from outrider.engine.prefix_cache.eviction_order import EvictionOrder
 from outrider.engine.prefix_cache.page_allocator import PageAllocator
 from outrider.errors import CapacityError
 from outrider.wire.runner_facts import RunnerFacts
+from outrider.wire.window_facts import Window
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,7 +70,7 @@ class WindowPages:
         *,
         num_pages: int,  # usable window pages; window page 0 is padding
         page_size: int,
-        window: int,  # tokens that a query sees, itself included
+        window: Window,
         most_held: int,  # pages that one lease has in its window, at most
     ) -> None:
         self._allocator = PageAllocator(num_pages + 1)
@@ -166,7 +168,7 @@ class WindowPages:
 
     def _first_seen(self, position: int) -> int:
         """The first page that a query at this position sees."""
-        return max(position - self._window + 1, 0) // self._page_size
+        return self._window.first_seen(position) // self._page_size
 
     def _let_go(self, page: int, *, is_end: bool) -> None:
         self._users[page] -= 1
@@ -185,11 +187,11 @@ AnyWindows = WindowPages | NoWindows
 def open_windows(facts: RunnerFacts) -> AnyWindows:
     """The window pages that a runner has."""
     own = facts.memory.windows
-    if not own.tokens:
+    if not own.window.tokens:
         return NoWindows()
     return WindowPages(
         num_pages=own.num_pages,
         page_size=facts.host.page_size,
-        window=own.tokens,
+        window=own.window,
         most_held=facts.most_window_pages,
     )

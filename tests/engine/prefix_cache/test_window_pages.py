@@ -5,13 +5,17 @@ import pytest
 from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
 from outrider.engine.prefix_cache.window_pages import WindowPages
 from outrider.errors import CapacityError
+from outrider.wire.window_facts import Window
 
 PAGE, WINDOW = 4, 8
 
 
-def cache_of(num_window_pages: int, *, most_held: int = 4) -> PrefixCache:
+def cache_of(num_window_pages: int, *, most_held: int = 4, is_chunk: bool = False) -> PrefixCache:
     windows = WindowPages(
-        num_pages=num_window_pages, page_size=PAGE, window=WINDOW, most_held=most_held
+        num_pages=num_window_pages,
+        page_size=PAGE,
+        window=Window(tokens=WINDOW, is_chunk=is_chunk),
+        most_held=most_held,
     )
     return PrefixCache(num_pages=101, page_size=PAGE, windows=windows)
 
@@ -128,3 +132,23 @@ def test_a_request_is_admitted_when_its_window_fits_and_not_its_text() -> None:
     lease = cache.open(list(range(200)))
     assert cache.has_room(lease, 200, spare=1)
     assert not cache.has_room(lease, 200, spare=2)
+
+
+def test_a_text_lets_go_of_a_whole_attention_chunk_when_it_begins_the_next() -> None:
+    cache = cache_of(4, is_chunk=True)
+    lease = cache.open(list(range(40)))
+    cache.extend(lease, 40)
+    held = []
+    for start in range(0, 40, PAGE):
+        cache.slide(lease, oldest=start, num_tokens=start + PAGE)
+        held.append(lease.window.stop - lease.window.first)
+    assert held == [1, 2, 1, 2, 1, 2, 1, 2, 1, 2]  # a chunk of 8 tokens has two pages
+
+
+def test_a_text_continues_at_the_beginning_of_a_chunk_without_any_window_page() -> None:
+    cache = cache_of(2, is_chunk=True)
+    texts = [list(range(first, first + 28)) for first in (0, 100)]  # three chunks and a half
+    for text in texts:
+        cache.close(run(cache, text), text)
+    assert cache.count_cached([*texts[1], 99]) == 28
+    assert cache.count_cached([*texts[0], 99]) == 24  # the last page is of the other text now
