@@ -1,4 +1,5 @@
 import pytest
+from support.embedded_prompts import poisoned_embeds as poisoned_embeds
 from support.rank_matrix import RankMatrix
 
 

@@ -1,6 +1,7 @@
 """Tensor parallelism in real processes: the tokens are those of one process."""
 
 import pytest
+import torch
 
 from outrider import LLM, SamplingParams
 from tests.support.spoken import tiny_llama
@@ -34,6 +35,26 @@ def answers(folder, size, draft):
 @pytest.mark.parametrize("draft", ["none", "ngram"])
 def test_two_ranks_give_the_tokens_of_one(folder, draft):
     assert answers(folder, 2, draft) == answers(folder, 1, draft)
+
+
+@pytest.mark.slow
+def test_two_ranks_read_embeddings_and_report_the_hidden_states_of_one(folder):
+    table = tiny_llama().get_input_embeddings().weight.detach()
+    random = torch.randn(9, table.shape[1], generator=torch.Generator().manual_seed(1)) * 0.05
+    prompts = [{"prompt_embeds": random}, {"prompt_embeds": table[[5, 6, 7]]}]
+    params = SamplingParams(
+        temperature=0.0, max_tokens=8, ignore_eos=True, return_hidden_states="all"
+    )
+    found = []
+    for size in (1, 2):
+        llm = LLM(folder, draft="ngram", tensor_parallel_size=size, max_num_seqs=4, kv_tokens=1024)
+        outputs = [each.outputs[0] for each in llm.generate(prompts, params, use_tqdm=False)]
+        found.append(([each.token_ids for each in outputs], [o.hidden_states for o in outputs]))
+    (tokens, states), (ranked_tokens, ranked_states) = found
+    assert ranked_tokens == tokens
+    for own, ranked in zip(states, ranked_states, strict=True):
+        assert own.shape == ranked.shape
+        assert abs(own - ranked).max() < 1e-4
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from outrider.errors import CapacityError
 from outrider.ops.graph_break import graph_break
 from outrider.runtime.runner import InFlightStep, Runner
 from outrider.structured.grammar_cache import Grammars
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.engine_stats import StepCounts
 from outrider.wire.scheduled_batch import ScheduledBatch
 from outrider.wire.step_result import StepResult
@@ -185,6 +186,9 @@ class LockstepRunner:
 
     def submit(self, batch: ScheduledBatch) -> "LockstepStep":
         return LockstepStep(self._group.run(lambda rank: self.runners[rank].submit(batch)))
+
+    def find_tokens(self, span: EmbeddedSpan) -> tuple[int, ...]:
+        return self.runners[0].find_tokens(span)
 
     def restart(self) -> None:
         raise CapacityError("a step failed on a group of ranks")
