@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.captured_prompts import run_prompts
+from support.captured_prompts import embeds_prompt, run_prompts, token_prompt
 from support.engines import Shape
 
 from outrider.ops.tree import draft_hidden_states
@@ -11,12 +11,11 @@ EAGER = Shape(pad=8, step_tokens=64)
 TAPE = Shape(pad=8, step_tokens=64, executor="tape")
 
 
-def differences(models, drafter="eagle3"):
+def differences(models, drafter="eagle3", make=token_prompt):
     """What the steps of a tape do otherwise than eager ones, in words."""
     found, num_breaks = [], 0
-    pairs = zip(
-        run_prompts(models, EAGER, drafter), run_prompts(models, TAPE, drafter), strict=True
-    )
+    eager_runs = run_prompts(models, EAGER, drafter, make=make)
+    pairs = zip(eager_runs, run_prompts(models, TAPE, drafter, make=make), strict=True)
     for number, (eager, tape) in enumerate(pairs):
         if eager.tokens != tape.tokens:
             found.append(f"prompt {number}: tokens")
@@ -37,6 +36,12 @@ def differences(models, drafter="eagle3"):
 @pytest.mark.parametrize("drafter", ["eagle3", "eagle", "mtp", "relative"])
 def test_the_third_prompt_of_a_shape_is_replayed_and_equals_eager(models, drafter):
     assert differences(models, drafter) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", ["eagle3", "relative"])
+def test_the_third_prompt_of_embeddings_is_replayed_and_equals_eager(models, drafter):
+    assert differences(models, drafter, embeds_prompt) == []
 
 
 @pytest.mark.slow

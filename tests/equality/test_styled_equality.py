@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 import torch
+from support.embedded_prompts import embeds_mismatches
 from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import MAX_TOKENS, PROMPTS, right_answer, sampling_of
 from support.styled_families import STYLED_FAMILIES
@@ -58,6 +59,25 @@ def test_a_twin_is_accepted_completely(models_of):
     for output in run_all(engine, list(prompts.values())).values():
         assert output.last.progress.drafted
         assert output.last.progress.num_accepted >= output.last.progress.drafted
+
+
+DRAFTS = ("none", "ngram", "relative", "eagle3")
+
+
+@pytest.mark.usefixtures("poisoned_embeds")
+@pytest.mark.fast_cases(1)
+@pytest.mark.parametrize(
+    ("family", "drafter", "executor"),
+    [
+        (family, DRAFTS[index % 4], ("eager", "tape")[index // 4 % 2])
+        for index, family in enumerate(STYLED_FAMILIES)
+    ],
+)
+def test_any_embeddings_give_the_tokens_of_transformers(models_of, family, drafter, executor):
+    models = models_of(family)
+    shape = Shape(step_tokens=40, executor=executor, depth=1, pad=4)
+    engine = engine_of(models.target, shape, models.draft(drafter, "tree"))
+    assert embeds_mismatches(models.theirs, engine, page_size=shape.page_size) == []
 
 
 @pytest.mark.fast_cases(2)

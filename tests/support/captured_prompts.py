@@ -1,5 +1,6 @@
 """Prompts of one shape, one after the other, through an engine whose buffers hold no old value."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,11 +10,14 @@ from outrider.runtime.runner import Runner
 from outrider.step.executor import Executor
 from outrider.step.graph_executor import GraphExecutor
 from outrider.step.tape_executor import TapeExecutor
+from outrider.wire.submission import Submission
+from support.embedded_prompts import embeds_submission, random_embeds
 from support.engines import Shape, engine_of, make_submission
 from support.matrix import TREES, Models, sampling_of
 
 LENGTH = 13
 NUM_PROMPTS = 4  # the same shape three times and once more
+TRACED = replace(sampling_of("greedy", 0), trace=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,22 +36,36 @@ def prompt_of(number: int) -> list[int]:
     return [(7 * number + 3 * place) % 60 + 3 for place in range(LENGTH)]
 
 
+def token_prompt(models: Models, number: int) -> Submission:
+    del models
+    return make_submission("a", prompt_of(number), TRACED, max_tokens=8)
+
+
+def embeds_prompt(models: Models, number: int) -> Submission:
+    """A prompt of embeddings that no token has."""
+    vectors = random_embeds(models.theirs, LENGTH, seed=number)
+    return embeds_submission("a", vectors, TRACED)
+
+
 def run_prompts(
-    models: Models, shape: Shape, drafter: str = "eagle3", tree: str = "tree"
+    models: Models,
+    shape: Shape,
+    drafter: str = "eagle3",
+    tree: str = "tree",
+    make: Callable[[Models, int], Submission] = token_prompt,
 ) -> list[PromptRun]:
     """Every prompt runs alone, cold, with NaN in all plans before each of its steps."""
     engine = engine_of(
         models.target, replace(shape, prefix_cache=False), models.draft(drafter, TREES[tree])
     )
-    return [_run(engine, number) for number in range(NUM_PROMPTS)]
+    return [_run(engine, make(models, number)) for number in range(NUM_PROMPTS)]
 
 
-def _run(engine: Engine, number: int) -> PromptRun:
+def _run(engine: Engine, submission: Submission) -> PromptRun:
     runner = engine._runner
     assert isinstance(runner, Runner)
     before = runner.counts
-    sampling = replace(sampling_of("greedy", 0), trace=True)
-    engine.add(make_submission("a", prompt_of(number), sampling, max_tokens=8))
+    engine.add(submission)
     tokens: list[int] = []
     trees: list[tuple[int, ...]] = []
     while engine.has_work:

@@ -27,7 +27,10 @@ def poisoned_embeds(monkeypatch):
 
 
 def table_of(theirs):
-    return theirs.get_input_embeddings().weight.detach()
+    """What the layers read of each token; some families scale what is stored."""
+    embed = theirs.get_input_embeddings()
+    with torch.inference_mode():
+        return embed(torch.arange(embed.num_embeddings)).clone()
 
 
 def random_embeds(theirs, count, seed):
