@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 from support.heads import write_head
-from support.seeing import PARAMS, PROMPTS, SMALL, WIDE, Seeing, answers_of
+from support.seeing import PARAMS, PROMPTS, SMALL, WIDE, Seeing, answers_of, logprobs_of
 from support.tiny import save_tiny
 from support.tiny_qwen_vl import (
     make_tiny_qwen3_5,
@@ -88,6 +88,65 @@ def test_drafts_change_no_token_after_images(family_of, family, drafter, executo
         drafted = sum(each.outputs[0].acceptance.drafted for each in outputs.values())
         assert (drafted > 0) is (drafter != "none")
     assert not llm._engine.num_drafter_failures  # a drafter that is given up changes no token
+    counts = llm._engine.stats.work.counts
+    assert (counts.eager < counts.steps) is (executor == "tape")  # some were replayed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", MAKE)
+def test_logprobs_after_images_are_those_of_transformers(family_of, family):
+    made = family_of(family)
+    llm = made.load("eagle3", chunk=7, executor="tape")
+    for _ in range(2):
+        outputs = made.seeing.outputs(llm, params=replace(PARAMS, logprobs=0))
+        for name, prompt in PROMPTS.items():
+            right = made.seeing.scored(*prompt)
+            assert outputs[name].outputs[0].token_ids == right[1]
+            assert logprobs_of(outputs[name]) == pytest.approx(right[2], abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "drafter"),
+    list(zip(MAKE, ["eagle3+suffix", "eagle3", "model", "ngram", "mtp"], strict=True)),
+)
+def test_drafts_change_no_sampled_token_after_images(family_of, family, drafter):
+    """Nor its log-probability."""
+    made, found = family_of(family), []
+    sampled = replace(PARAMS, temperature=0.9, top_p=0.95, seed=5, logprobs=1)
+    for each, depth in (("none", 0), (drafter, 1)):
+        llm = made.load(each, chunk=7, executor="tape", depth=depth)
+        passes = [made.seeing.outputs(llm, params=sampled) for _ in range(2)]
+        found.append([[one[name].outputs[0] for name in PROMPTS] for one in passes])
+    tokens, logprobs = (
+        [[[getattr(one, field) for one in outputs] for outputs in passes] for passes in found]
+        for field in ("token_ids", "logprobs")
+    )
+    assert tokens[0] == tokens[1]
+    assert logprobs[0] == logprobs[1]
+
+
+LONG = ("@" + "abcdefghij" * 3 + "@" + "klmno" * 7, [WIDE, SMALL])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", ["none", "ngram", "eagle3", "mtp"])
+def test_a_prompt_with_images_continues_from_a_snapshot_of_row_state(family_of, drafter):
+    """Snapshots are 32 tokens apart at least, and other prompts here have up to 24."""
+    made = family_of("qwen3.5")
+    prompt, right = made.seeing.reference(*LONG)
+    assert len(prompt) >= 70
+    llm, cached = made.load(drafter, chunk=26, executor="tape"), []
+    for text, images in (LONG, LONG, (LONG[0] + "xyz", LONG[1])):
+        (output,) = llm.generate(made.seeing.prompt(text, images), PARAMS, use_tqdm=False)
+        assert output.outputs[0].token_ids == made.seeing.reference(text, images)[1]
+        cached.append(output.usage.cached_tokens)
+    assert cached[0] == 0
+    assert min(cached[1:]) >= 64, cached
+    other = made.seeing.reference(LONG[0], [SMALL, WIDE])[1]
+    (output,) = llm.generate(made.seeing.prompt(LONG[0], [SMALL, WIDE]), PARAMS, use_tqdm=False)
+    assert output.outputs[0].token_ids == other
+    assert right != other
 
 
 @pytest.mark.slow

@@ -27,6 +27,9 @@ class Seeing:
     def reference(self, text, images, **more):
         return self._tiny.reference(self.spelled(text), images, **more)
 
+    def scored(self, text, images, **more):
+        return self._tiny.scored(self.spelled(text), images, **more)
+
     def prompt(self, text, images):
         spelled = self.spelled(text)
         return {"prompt": spelled, "multi_modal_data": {"image": images}} if images else spelled
@@ -37,10 +40,10 @@ class Seeing:
         sizes = {"dtype": "float32", "device": "cpu", "max_model_len": 160, "kv_tokens": 640}
         return LLM(self.folder, **{**usual, **sizes, **more})
 
-    def outputs(self, llm, prompts=PROMPTS):
+    def outputs(self, llm, prompts=PROMPTS, params=PARAMS):
         """By the names of prompts, which are all in one batch."""
         given = [self.prompt(*prompt) for prompt in prompts.values()]
-        outputs = llm.generate(given, PARAMS, use_tqdm=False)
+        outputs = llm.generate(given, params, use_tqdm=False)
         return dict(zip(prompts, outputs, strict=True))
 
     def answers(self, llm, prompts=PROMPTS):
@@ -52,3 +55,10 @@ def answers_of(outputs):
     return {
         name: (each.prompt_token_ids, each.outputs[0].token_ids) for name, each in outputs.items()
     }
+
+
+def logprobs_of(output):
+    """Of the tokens of an answer."""
+    (answer,) = output.outputs
+    pairs = zip(answer.logprobs, answer.token_ids, strict=True)
+    return [own[token].logprob for own, token in pairs]

@@ -24,7 +24,7 @@ from support import recurrent
 from support.pictures import edit_fields, edit_tensors
 from support.recurrent_module import QwenModule
 from support.tiny_sizes import SIZES
-from support.tiny_vision import LETTERS, write_tokenizer
+from support.tiny_vision import LETTERS, greedy, write_tokenizer
 
 SPECIAL = ["<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|im_end|>"]
 TEMPLATE = (
@@ -47,6 +47,10 @@ class TinyQwenVL:
 
     def reference(self, text, images, *, max_tokens=9):
         """The token ids of the prompt, and the tokens that transformers adds to it."""
+        return self.scored(text, images, max_tokens=max_tokens)[:2]
+
+    def scored(self, text, images, *, max_tokens=9):
+        """The same, and the log-probabilities of these tokens."""
         pieces, more = text.split(SPECIAL[0]), {}
         if images:
             cut = self.images(images=images, return_tensors="pt")
@@ -59,16 +63,8 @@ class TinyQwenVL:
         if images:
             more["mm_token_type_ids"] = (ids == IMAGE_TOKEN).int()
         self.theirs.model.rope_deltas = None
-        with torch.inference_mode():
-            all_ids = self.theirs.generate(
-                ids,
-                **more,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=max_tokens,
-                do_sample=False,
-                eos_token_id=None,
-            )
-        return ids[0].tolist(), all_ids[0, ids.shape[1] :].tolist()
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
+        return greedy(self.theirs, inputs, max_tokens=max_tokens)
 
 
 def make_tiny_qwen_vl(folder: Path, *, seed: int = 0) -> TinyQwenVL:

@@ -43,13 +43,28 @@ class TinyVision:
 
     def reference(self, text, images, *, max_tokens=9):
         """The token ids of the prompt, and the tokens that transformers adds to it."""
+        return self.scored(text, images, max_tokens=max_tokens)[:2]
+
+    def scored(self, text, images, *, max_tokens=9):
+        """The same, and the log-probabilities of these tokens."""
         inputs = self.processor(text=text, images=images or None, return_tensors="pt")
-        with torch.inference_mode():
-            ids = self.theirs.generate(
-                **inputs, max_new_tokens=max_tokens, do_sample=False, eos_token_id=None
-            )
-        prompt = inputs["input_ids"].shape[1]
-        return ids[0, :prompt].tolist(), ids[0, prompt:].tolist()
+        return greedy(self.theirs, dict(inputs), max_tokens=max_tokens)
+
+
+def greedy(theirs, inputs, *, max_tokens):
+    """The prompt, the tokens that transformers adds to it, and their log-probabilities."""
+    with torch.inference_mode():
+        found = theirs.generate(
+            **inputs,
+            max_new_tokens=max_tokens,
+            do_sample=False,
+            eos_token_id=None,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+    prompt = inputs["input_ids"].shape[1]
+    logprobs = [float(each[0].log_softmax(-1).max()) for each in found.logits]
+    return found.sequences[0, :prompt].tolist(), found.sequences[0, prompt:].tolist(), logprobs
 
 
 def make_tiny_vision(folder: Path, *, seed: int = 0) -> TinyVision:
