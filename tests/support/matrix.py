@@ -93,7 +93,6 @@ DRAFTERS += [
 ]
 LOOKUPS = {"ngram": NgramDraft, "suffix": SuffixDraft}  # drafters without a model
 CHAINS_ONLY = ["modules"]  # one module per depth
-LOOKUPS = {"ngram": NgramDraft, "suffix": SuffixDraft}
 TREES = {
     "one-step": Budget(steps=1, topk=1, nodes=2),
     "chain": Budget(steps=3, topk=1, nodes=4),
@@ -127,8 +126,6 @@ class Models:
             if isinstance(head, BlockModel):
                 return BlockDraft(model=head, budget=budget)
             return ModelDraft(model=head, budget=budget)
-        if name in LOOKUPS:
-            return LOOKUPS[name](budget=budget, min_match=1, max_match=3)
         if name == "merged":  # with texts: of the prompts, and of answers where there is a hit
             lookup = SuffixDraft(budget=merged_budget(budget), min_match=1, max_match=4)
             return MergedDraft(model=self._whole(self.relative, budget), lookup=lookup)
