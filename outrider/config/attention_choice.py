@@ -29,6 +29,9 @@ SAME: dict[str, AttentionName] = {
     "torch_native": "reference",
     "torch_sdpa": "reference",
     "cpu_attn": "compiled",
+    "cpu_mla": "compiled",
+    "dsv4": "auto",  # DeepSeek-V4 has an attention of its own, whatever runs other models
+    "compressed": "auto",
 }
 
 _NEEDS_LENGTHS = (
@@ -47,7 +50,13 @@ REFUSED: dict[str, str] = {
             "fa2", "fa3", "fa4", "flash_attn", "flash_attn_mla", "flashmla", "flashmla_sparse",
             "cutlass_mla", "trtllm_mla", "trtllm_mha", "flex_attention", "tree_attn", "xformers",
             "dual_chunk_flash_attn", "nsa", "dsa", "aiter", "wave", "intel_amx", "intel_xpu",
-            "ascend",
+            "ascend", "cutedsl_mla", "tokenspeed_mla", "hpc_ops", "hpc_attn", "turboquant",
+            "flash_attn_diffkv", "triton_attn_diffkv", "flash_attn_mla_sparse", "amx_mla",
+            "flashinfer_mla_sparse", "flashinfer_mla_sparse_sm120", "flashinfer_mla_sparse_dsv4",
+            "flashmla_sparse_dsv4", "rocm_flashmla_sparse_dsv4", "minimax_m3_sparse",
+            "cutlass_msa", "triton_msa", "xpu_mla_sparse", "rocm_attn", "rocm_aiter_fa",
+            "rocm_aiter_unified_attn", "rocm_aiter_mla", "rocm_aiter_triton_mla",
+            "rocm_aiter_mla_sparse",
         ),
         _NOT_OURS,
     ),

@@ -30,7 +30,8 @@ NAMES = get_args(AttentionName)
 
 
 @pytest.mark.parametrize(
-    ("given", "ours"), [("TRITON_ATTN", "triton"), ("torch_native", "reference"), ("Auto", "auto")]
+    ("given", "ours"),
+    [("TRITON_ATTN", "triton"), ("torch_native", "reference"), ("Auto", "auto"), ("dsv4", "auto")],
 )
 def test_names_of_other_engines_are_ours(given, ours):
     assert parse_attention(given, TARGET_FLAG) == ours
@@ -42,6 +43,7 @@ def test_names_of_other_engines_are_ours(given, ours):
         ("FLASHINFER", "lengths of all rows"),
         ("fa3", "not part of Outrider"),
         ("trtllm_mla", "not part of Outrider"),
+        ("ROCM_AITER_UNIFIED_ATTN", "not part of Outrider"),
         ("quick", "no such backend"),
     ],
 )
