@@ -106,6 +106,12 @@ class InputProcessor:
             rendered = TextPrompt(template.render(taken.messages, **values), add_special=False)
         return replace(rendered, images=taken.images)
 
+    def with_images(self, prompt: TextPrompt | TokenPrompt, urls: Sequence[str]) -> TextPrompt:
+        """A text with the images at these URLs, for the placeholders in it."""
+        assert isinstance(prompt, TextPrompt), "checked before"
+        parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        return replace(prompt, images=self._images.take([{"content": parts}]).images)
+
     def encode(self, prompt: TextPrompt | TokenPrompt) -> tuple[int, ...]:
         """The token ids of a prompt."""
         return self._encoded(prompt).token_ids

@@ -1,5 +1,6 @@
 """Images over HTTP: the tokens of transformers, and refusals that name their fix."""
 
+import httpx
 import openai
 import pytest
 from support.file_hosts import serving_files
@@ -141,3 +142,58 @@ def test_other_apis_have_images_of_their_own_kind(seeing, seeing_server, vision)
     assert answer("/tokenize", {"messages": messages}, "count") == count
     counted = {"model": "tiny", "messages": conversation(*blocks)}
     assert answer("/v1/messages/count_tokens", counted, "input_tokens") == count
+
+
+def generate(server, **body):
+    params = {"temperature": 0, "max_new_tokens": 9, "ignore_eos": True}
+    return httpx.post(
+        f"{server.url}/generate", json={"sampling_params": params, **body}, timeout=LONG_S
+    )
+
+
+@pytest.mark.slow
+def test_generate_takes_the_images_of_each_prompt(seeing_server, vision, files):
+    """SGLang's image_data: data: URLs, base64 alone, files, and objects with a URL."""
+    right = [vision.reference("see <image> now", [each])[1] for each in (WIDE, SMALL)]
+    both = vision.reference("<image> and <image>", [WIDE, SMALL])[1]
+    bare = data_url(SMALL).partition(",")[2]
+    for image, tokens in (
+        (data_url(WIDE), right[0]),
+        ([{"url": f"file://{files}/a.png"}], right[0]),
+        (bare, right[1]),
+    ):
+        answer = generate(seeing_server, text="see <image> now", image_data=image).json()
+        assert answer["output_ids"] == tokens
+    pair = generate(
+        seeing_server, text="<image> and <image>", image_data=[data_url(WIDE), bare]
+    ).json()
+    assert pair["output_ids"] == both
+    texts = ["see <image> now", "plain", "<image> and <image>"]
+    images = [bare, None, [data_url(WIDE), bare]]
+    batch = generate(seeing_server, text=texts, image_data=images).json()
+    plain = vision.reference("plain", [])[1]
+    assert [each["output_ids"] for each in batch] == [right[1], plain, both]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"text": "no place", "image_data": data_url(SMALL)}, "0 times <image> for 1 images"),
+        ({"text": "<image>", "image_data": "no base64!"}, "no base64"),
+        ({"text": "<image>", "image_data": {"link": "x"}}, "is a URL"),
+        ({"text": ["<image>"] * 2, "image_data": [data_url(SMALL)]}, "1 image_data for 2 prompts"),
+        ({"input_ids": [5, 6], "image_data": data_url(SMALL)}, "image_data needs text"),
+        ({"text": "<image>", "image_data": "http://10.0.0.1/a.png"}, "10.0.0.1"),
+        ({"text": "<image>" * 3, "image_data": [data_url(SMALL)] * 3}, "image=3"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_images_of_generate_that_cannot_be_read_are_refused(seeing_server, body, reason):
+    answer = generate(seeing_server, **body)
+    assert (answer.status_code, reason in answer.text) == (400, True), answer.text
+
+
+def test_a_model_that_reads_text_only_refuses_images_of_generate(server):
+    answer = generate(server, text="a", image_data=data_url(SMALL))
+    assert (answer.status_code, "reads text only" in answer.text) == (400, True)

@@ -6,11 +6,21 @@ from typing import Any
 from outrider.errors import RequestError
 
 Json = dict[str, Any]
+_SCHEMES = ("data", "http", "https", "file")
 
 
 def image_part(url: object) -> Json:
     """OpenAI's part for an image at a URL."""
     return {"type": "image_url", "image_url": {"url": url}}
+
+
+def image_url(given: object) -> str:
+    """The URL of an image as SGLang takes it: a URL, {"url": ...}, or base64 of its bytes."""
+    url = given.get("url") if isinstance(given, dict) else given
+    if not isinstance(url, str):
+        raise RequestError('an image of image_data is a URL, {"url": ...}, or base64')
+    is_url = url[:16].partition(":")[0].lower() in _SCHEMES
+    return url if is_url else f"data:image/png;base64,{url}"
 
 
 def base64_part(data: object, media_type: object = "image/png") -> Json:

@@ -18,6 +18,7 @@ from outrider.frontend.sampling_params import (
 from outrider.frontend.tokenizer.tokenizer import NoTokenizer, Tokenizer
 from outrider.hub.generation_config import NO_DEFAULTS, SamplingDefaults
 from outrider.server.protocol.completions_protocol import Texts, TokenIds, TokenLists
+from outrider.server.protocol.image_parts import image_url
 from outrider.server.protocol.neutral_fields import drop_neutral
 from outrider.server.protocol.sampling_fields import MAX_STOP_CHARS, MAX_STOPS
 from outrider.server.protocol.transfer_fields import TransferFields
@@ -45,6 +46,7 @@ _DEFAULTS = SamplingParams(max_tokens=128)
 Count = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 Item = TypeVar("Item")
 Each = Annotated[list[Item], Field(fail_fast=True)]
+GivenUrl = str | dict[str, Any]  # a URL, base64, or {"url": ...}
 
 
 class GenerateRequest(TransferFields):
@@ -54,6 +56,8 @@ class GenerateRequest(TransferFields):
     text: str | Texts | None = None
     input_ids: TokenIds | TokenLists | None = None
     input_embeds: Each[Each[float]] | Each[Each[Each[float]]] | None = None
+    # An image or a list of them for one prompt; for several prompts, one of these for each.
+    image_data: GivenUrl | Each[GivenUrl | Each[GivenUrl] | None] | None = None
     sampling_params: Json | Each[Json] | None = None
     # One for all prompts, or one for each.
     return_logprob: bool | Each[bool] | None = None
@@ -78,6 +82,8 @@ class GenerateRequest(TransferFields):
             raise RequestError("give one of text, input_ids and input_embeds")
         if self.input_embeds == []:
             raise RequestError("input_embeds is empty; give [tokens, hidden]")
+        if self.text is None and any(self.image_urls):
+            raise RequestError("image_data needs text, with a placeholder for each image")
 
     @property
     def is_single(self) -> bool:
@@ -107,6 +113,18 @@ class GenerateRequest(TransferFields):
             return [TextPrompt(text) for text in texts]
         ids: Any = [self.input_ids] if self.is_single else self.input_ids
         return [TokenPrompt(tuple(each)) for each in ids]
+
+    @property
+    def image_urls(self) -> list[list[str]]:
+        """The URLs of the images of each prompt."""
+        given: Any = self.image_data or None
+        if self.is_single and isinstance(given, list):
+            given = [given]
+        listed = [
+            each if isinstance(each, list) else [each]
+            for each in _each("image_data", given, self.num_prompts)
+        ]
+        return [[image_url(one) for one in each if one is not None] for each in listed]
 
     @property
     def lora_paths(self) -> list[str | None]:

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from outrider import __version__
-from outrider.config.engine_config import DisaggregationConfig
 from outrider.frontend.call_cost import PromptRequest
 from outrider.frontend.prompts import TokenPrompt
 from outrider.frontend.sampling_params import SamplingParams
@@ -40,7 +39,7 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         served = model.choose(body.model)
         body.check()
         async_engine.rules.check_embeds(body.has_embeds)
-        read = partial(_read_requests, body, served, async_engine.rules.role)
+        read = partial(_read_requests, body, served, async_engine)
         prepared = await async_engine.prepare(read, memory_of(request).admit)
         writer = GenerateWriter(async_engine, body)
         if body.stream:
@@ -85,14 +84,17 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
 
 
 def _read_requests(
-    body: GenerateRequest, model: ServedModel, role: DisaggregationConfig
+    body: GenerateRequest, model: ServedModel, async_engine: AsyncEngine
 ) -> Sequence[PromptRequest]:
-    columns = zip(body.prompts, body.params(model.sampling_defaults), body.lora_paths, strict=True)
+    inputs = async_engine.frontend.inputs
+    pairs = zip(body.prompts, body.image_urls, strict=True)
+    prompts = [inputs.with_images(prompt, urls) if urls else prompt for prompt, urls in pairs]
+    columns = zip(prompts, body.params(model.sampling_defaults), body.lora_paths, strict=True)
     requests = [
         PromptRequest(prompt=prompt, params=params, adapter=model.adapter_of(lora_path))
         for prompt, params, lora_path in columns
     ]
-    return body.split(role, requests)
+    return body.split(async_engine.rules.role, requests)
 
 
 def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any]:
