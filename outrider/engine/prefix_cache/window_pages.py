@@ -22,7 +22,7 @@ class LeaseWindow:
 
     first: int = 0
     stop: int = 0
-    parting: int = 0  # pages at its beginning that were cached, with their window pages or without
+    parting: int = 0  # pages up to where it parts from another text; 0: it parts from none
 
 
 class NoWindows:
@@ -102,7 +102,7 @@ class WindowPages:
     def open(self, pages: Sequence[int], *, parting: int) -> LeaseWindow:
         """The window of a request that continues after these cached pages.
 
-        Its text is cached up to `parting` pages. Another text may part from it there, too.
+        It parts from a cached text after `parting` pages. Another text may part there, too.
         """
         first = self._first_seen(len(pages) * self._page_size)
         for page in pages[first:]:
