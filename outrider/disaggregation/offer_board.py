@@ -81,15 +81,31 @@ class OfferBoard:
 
     # The threads of readers.
 
-    def state(self, room: str, *, wait_s: float) -> RoomState:
-        """Where a prompt is; waits a while for an offer. An offer that is seen lives longer."""
+    def watch(self, rooms: Sequence[str], *, held: Sequence[str], wait_s: float) -> list[RoomState]:
+        """Where prompts are; waits a while for the first offer. Offers that are seen live longer.
+
+        So do those of the rooms `held`, which their reader has seen before.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: room in self._offers or room in self._ended, wait_s)
-            if self._renew(room) is not None:
-                return "offered"
-            if room in self._ended:
-                return "ended"
-            return "expected" if room in self._expected else "unknown"
+            for room in held:
+                self._renew(room)
+            if rooms:
+                self._changed.wait_for(lambda: any(map(self._is_settled, rooms)), wait_s)
+            return [self._state(room) for room in rooms]
+
+    def _is_settled(self, room: str) -> bool:
+        return room in self._offers or room in self._ended
+
+    def _state(self, room: str) -> RoomState:
+        if self._renew(room) is not None:
+            return "offered"
+        if self._is_settled(room):  # a lease that has lapsed may not be taken back yet
+            return "ended"
+        return "expected" if room in self._expected else "unknown"
+
+    def state(self, room: str) -> RoomState:
+        """Where a prompt is now."""
+        return self.watch([room], held=(), wait_s=0)[0]
 
     def find(self, room: str) -> Offer | None:
         """The offer of a room, whose lease begins anew; None if there is none."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from outrider.wire.transfer_order import MAX_ROOM_CHARS
 
+MAX_WATCHED = 1024  # rooms of one question, which must fit into a message
+
 
 @dataclass(frozen=True, slots=True)
 class OfferKey:
@@ -23,6 +25,14 @@ def room_of(message: Mapping[str, object]) -> str:
     if not isinstance(room, str) or len(room) > MAX_ROOM_CHARS:
         raise ValueError("a message names no room")
     return room
+
+
+def rooms_of(message: Mapping[str, object], field: str) -> list[str]:
+    """The rooms that a message lists; raises ValueError if it does not."""
+    rooms = message.get(field)
+    if not isinstance(rooms, list) or len(rooms) > MAX_WATCHED:
+        raise ValueError(f"a message has no list of {field}")
+    return [room_of({"room": each}) for each in rooms]
 
 
 def first_page_of(message: Mapping[str, object]) -> int:

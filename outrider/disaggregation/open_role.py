@@ -10,6 +10,7 @@ from outrider.disaggregation.offer_board import OfferBoard
 from outrider.disaggregation.page_bytes import PageBytes
 from outrider.disaggregation.page_fetches import PageFetches
 from outrider.disaggregation.page_transport import PageSink, PageSource
+from outrider.disaggregation.prefill_channels import PrefillChannels
 from outrider.disaggregation.prefill_server import PrefillServer
 from outrider.disaggregation.tcp_pages import TcpSink, TcpSource
 from outrider.disaggregation.transfer_facts import transfer_facts
@@ -42,15 +43,11 @@ def open_fetches(
     runner: Runner, facts: RunnerFacts, folder: Path, config: EngineConfig, settings: Settings
 ) -> KVFetches:
     """Transfers of a decode engine."""
-    pages = PageBytes(runner.pages)
-    return PageFetches(
-        _open_sink(config.disaggregation.backend, pages),
-        runner.row_images,
-        transfer_facts(folder, config, settings, facts, pages=pages, rows=runner.row_images),
-        read_key(),
-        stream=runner.stream,
-        stall_s=config.disaggregation.stall_s,
-    )
+    own, pages = config.disaggregation, PageBytes(runner.pages)
+    equal = transfer_facts(folder, config, settings, facts, pages=pages, rows=runner.row_images)
+    channels = PrefillChannels(equal, read_key(), stall_s=own.stall_s)
+    sink = _open_sink(own.backend, pages)
+    return PageFetches(sink, runner.row_images, channels, stream=runner.stream)
 
 
 def _open_source(backend: TransferBackend, pages: PageBytes, board: OfferBoard) -> PageSource:

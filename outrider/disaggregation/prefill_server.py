@@ -7,14 +7,20 @@ import threading
 import time
 from collections.abc import Mapping
 
-from outrider.disaggregation.offer_board import OfferBoard
-from outrider.disaggregation.offer_key import OfferKey, first_page_of, offer_key_of, room_of
+from outrider.disaggregation.offer_board import OfferBoard, RoomState
+from outrider.disaggregation.offer_key import (
+    OfferKey,
+    first_page_of,
+    offer_key_of,
+    room_of,
+    rooms_of,
+)
 from outrider.disaggregation.page_transport import PageSource
 from outrider.disaggregation.side_channel import Message, SideChannel, open_channel
 from outrider.disaggregation.transfer_facts import difference
 from outrider.runtime.node_connection import authenticate
 
-_ROOM_WAIT_S = 0.5  # that one question waits for an offer
+_ROOM_WAIT_S = 0.02  # that one question waits for an offer; new rooms of a reader wait as long
 _MAX_CONNECTIONS = 1024
 _PAUSE_S = 0.1  # after a connection that could not be accepted
 _IDLE_S = 3600.0  # after which a silent decode engine must connect again
@@ -115,6 +121,9 @@ class PrefillServer:
         return True
 
     def _answer(self, channel: SideChannel, message: Message) -> None:
+        if message.get("kind") == "watch":
+            channel.send({"states": self._watch(message)})
+            return
         key = offer_key_of(message)
         match message.get("kind"):
             case "state":
@@ -130,14 +139,17 @@ class PrefillServer:
             case kind:
                 raise ValueError(f"a message of kind {kind!r} is unknown")
 
+    def _watch(self, message: Message) -> list[RoomState]:
+        rooms, held = rooms_of(message, "rooms"), rooms_of(message, "held")
+        return self._board.watch(rooms, held=held, wait_s=_ROOM_WAIT_S)
+
     def _state(self, room: str) -> Message:
-        state = self._board.state(room, wait_s=_ROOM_WAIT_S)
-        offer = self._board.find(room) if state == "offered" else None
+        offer = self._board.find(room)
         if offer is None:
-            return {"state": "ended" if state == "offered" else state}
+            return {"state": "ended"}
         prompt = offer.prompt
         return {
-            "state": state,
+            "state": "offered",
             "nonce": offer.key.nonce,
             "digest": prompt.digest,
             "num_tokens": prompt.num_tokens,

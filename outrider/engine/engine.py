@@ -266,7 +266,7 @@ class Engine:
     def refuse(self) -> tuple[RequestUpdate, ...]:
         """Queue requests that wait for nothing else; returns those that were refused meanwhile."""
         self._check_alive()
-        self._pending.tend(is_blocked=self._scheduler.is_blocked)
+        self.tend()
         return self._enqueue_ready()
 
     def schedule(self) -> tuple[ScheduledBatch, ExpectedStep]:
@@ -331,7 +331,7 @@ class Engine:
         if len(self._pending) == len(self._requests) and not self._in_flight:
             self._pending.wait_briefly()  # there is nothing else to do
         refused = []
-        for request, failure in self._pending.take_done():
+        for request, failure in self._pending.take_done(self._scheduler.count_claimed):
             if failure.is_none:
                 self._scheduler.enqueue(request)
             else:

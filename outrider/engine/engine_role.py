@@ -1,11 +1,14 @@
 """Which part of a request an engine computes. Without a role it computes all of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from outrider.engine.prefix_cache.prefix_cache import Lease
-from outrider.engine.request import Placement, Request
+from outrider.engine.request import Placement, Precedence, Request
 from outrider.wire.engine_stats import NO_TRANSFERS, TransferCounts
+
+# Pages that running requests, and those that wait before a precedence, need soon.
+ClaimedPages = Callable[[Precedence], int]
 
 
 class EngineRole(Protocol):
@@ -27,8 +30,8 @@ class EngineRole(Protocol):
         """Whether a request waits here at the moment."""
         ...
 
-    def take_ready(self) -> Iterator[Request]:
-        """Requests whose wait is over."""
+    def take_ready(self, claimed: ClaimedPages) -> Iterator[Request]:
+        """Requests whose wait is over. Transfers begin that leave the claimed pages to others."""
         ...
 
     def wait_briefly(self) -> None:
@@ -47,8 +50,11 @@ class EngineRole(Protocol):
         """Take back the pages of transfers that have ended. Called often."""
         ...
 
-    def make_room(self) -> None:
-        """Requests wait, and none can run: give up KV that has come and has no row yet."""
+    def give_way(self, after: Precedence) -> bool:
+        """Give back pages of the last request after a precedence; False if there are none.
+
+        A read that has begun keeps its pages, because it may write them.
+        """
         ...
 
     def drop(self) -> None:
@@ -65,8 +71,13 @@ class NothingArrives:
         del request
         return False
 
-    def take_ready(self) -> Iterator[Request]:
+    def take_ready(self, claimed: ClaimedPages) -> Iterator[Request]:
+        del claimed
         return iter(())
+
+    def give_way(self, after: Precedence) -> bool:
+        del after
+        return False
 
     def wait_briefly(self) -> None:
         pass
@@ -88,9 +99,6 @@ class NoRole(NothingArrives):
         pass
 
     def tend(self) -> None:
-        pass
-
-    def make_room(self) -> None:
         pass
 
     def drop(self) -> None:

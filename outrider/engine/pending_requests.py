@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from outrider.engine.engine_role import NO_ROLE, EngineRole
+from outrider.engine.engine_role import NO_ROLE, ClaimedPages, EngineRole
 from outrider.engine.pending_grammars import PendingGrammars
 from outrider.engine.request import Request
 from outrider.errors import OutriderError
@@ -45,23 +45,17 @@ class PendingRequests:
         """The files of an adapter that gets a slot."""
         return self.adapters.read(adapter)
 
-    def tend(self, *, is_blocked: bool) -> None:
-        """Take back the pages of transfers that have ended, and more if no request can run."""
-        self.role.tend()
-        if is_blocked:
-            self.role.make_room()
-
     def wait_briefly(self) -> None:
         """Wait a moment for any of them, unless a failure can be told."""
         if self._refused:
             return
         (self.role if self.role.num_waiting else self.grammars).wait_briefly()
 
-    def take_done(self) -> Iterator[tuple[Request, RequestFailure]]:
+    def take_done(self, claimed: ClaimedPages) -> Iterator[tuple[Request, RequestFailure]]:
         """Requests whose wait is over, each with the failure if it was refused."""
         refused, self._refused = self._refused, {}
         yield from refused.items()
-        for request in self.role.take_ready():
+        for request in self.role.take_ready(claimed):
             try:
                 is_waiting = self._awaits_grammar(request)
             except OutriderError as error:

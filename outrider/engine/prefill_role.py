@@ -81,9 +81,6 @@ class PrefillRole(NothingArrives):
         for room in self._offers.take_ended():
             self._close(room)
 
-    def make_room(self) -> None:
-        pass  # a reader may be at its pages; leases end by themselves
-
     def drop(self) -> None:
         for room in tuple(self._leases):
             self._offers.end(room)

@@ -13,6 +13,8 @@ from outrider.wire.failure import NO_FAILURE, FailureKind, RequestFailure
 from outrider.wire.step_result import NO_DETAILS, RowDetails, TokenLogprobs
 from outrider.wire.submission import FinishReason, Progress, RequestUpdate, Submission
 
+Precedence = tuple[int, int]  # priority and arrival of a request; the smallest runs first
+
 
 class Phase(Enum):
     """Where a request is. Preemption leads back from the running phases to WAITING."""
@@ -64,7 +66,7 @@ class Placement:
         self.is_held = True  # False after finish or preemption: later results do not count
 
     @property
-    def precedence(self) -> tuple[int, int]:
+    def precedence(self) -> Precedence:
         return self.request.precedence
 
     @property
@@ -79,11 +81,11 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArrivedRow:
-    """KV and row state of a prompt that another engine computed, for one request."""
+class ArrivedPrompt:
+    """KV of a prompt that another engine computed, for one request."""
 
-    lease: Lease
-    name: str  # of the transfer that brought it
+    lease: Lease  # locked, so that no other request takes the pages first
+    row_state: str  # the transfer that brought some; empty if the model has none
 
 
 class Request:
@@ -109,9 +111,9 @@ class Request:
         self.longest = min(len(submission.prompt) + most_emitted, max_context)  # of `tokens`
         self._stop_ids = limits.stop_ids
         self._bounded = (UNBOUNDED, budget)  # a bound of the batch, and the budget within it
-        self.precedence = (submission.priority, arrival)  # smaller goes first; no two are equal
+        self.precedence: Precedence = (submission.priority, arrival)  # no two are equal
         self.phase = Phase.WAITING
-        self.arrived: ArrivedRow | None = None  # until it has its row
+        self.arrived: ArrivedPrompt | None = None  # until it has its row
         self.tokens = [*submission.prompt, *emitted]  # prompt and output
         self._key = key
         self.finish: FinishReason = "running"
@@ -147,6 +149,10 @@ class Request:
     def goal(self) -> int:
         """Known tokens to compute. The engine that decodes computes the last one itself."""
         return max(len(self.tokens) - self.is_offered, 1)
+
+    @property
+    def num_arrived_pages(self) -> int:
+        return len(self.arrived.lease.pages) if self.arrived is not None else 0
 
     def cache_key(self, num_tokens: int) -> Sequence[int]:
         """The first tokens as the prefix cache knows them: embeddings have ids by content."""

@@ -19,7 +19,7 @@ from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
 from outrider.engine.prefix_cache.snapshot_slots import SnapshotSlots
 from outrider.engine.prefix_cache.window_pages import open_windows
 from outrider.engine.prompt_shares import pick_prompts, share_budget
-from outrider.engine.request import Phase, Placement, Request
+from outrider.engine.request import Phase, Placement, Precedence, Request
 from outrider.engine.row_borders import RowBorders
 from outrider.engine.step_decision import ExpectedStep, StepDecision
 from outrider.engine.waiting_queue import WaitingQueue
@@ -87,10 +87,13 @@ class Scheduler:
     def num_running(self) -> int:
         return len(self._running)
 
-    @property
-    def is_blocked(self) -> bool:
-        """Whether requests wait for pages that no running request will give back."""
-        return self._is_stuck and not self._running
+    def count_claimed(self, precedence: Precedence) -> int:
+        """Pages that are needed before a request of this precedence gets some."""
+        needed = [
+            self.cache.pages_for(each.goal + self._reach) - each.num_arrived_pages
+            for each in self._waiting.before(precedence)
+        ]
+        return len(self._running) + sum(needed)
 
     def stats(self, *, faults: Faults, work: DeviceWork, transfers: TransferCounts) -> EngineStats:
         """Rows, pages and requests in use; the engine adds the rest."""
@@ -252,6 +255,8 @@ class Scheduler:
                 decision.grant_window(placement, window_pages)
             except CapacityError:
                 worst = self._last_in_rank()
+                if self._pending.role.give_way(after=worst.precedence):
+                    continue
                 # What a chunk will write is published already.
                 if decision.has_chunk(self._running[worst]):
                     return False
@@ -276,6 +281,8 @@ class Scheduler:
                 self._waiting.pop(head)
             elif not (self._free_rows and self._place(head, decision)):
                 worst = self._last_in_rank() if self._running else head
+                if worst is head and self._pending.role.give_way(after=head.precedence):
+                    continue
                 if worst.submission.priority <= head.submission.priority:
                     break
                 self._preempt(worst, decision)
@@ -295,7 +302,7 @@ class Scheduler:
         lease, arrived = self._open(head)
         # Running rows need about a page each soon. Without this margin they preempt the newcomer.
         if not self.cache.has_room(lease, goal + self._reach, spare=len(self._running)):
-            if not arrived:
+            if head.arrived is None:
                 self.cache.close(lease, ())
             return False
         self.cache.extend(lease, goal + self._reach)
@@ -315,9 +322,9 @@ class Scheduler:
         return True
 
     def _open(self, head: Request) -> tuple[Lease, str]:
-        """Pages that hold the beginning of a prompt; and the room of its row state, if any came."""
+        """Pages that hold the beginning of a prompt; and the name of its row state, if any came."""
         if head.arrived is not None:
-            return head.arrived.lease, head.arrived.name
+            return head.arrived.lease, head.arrived.row_state
         salt = head.submission.prefix_salt
         return self.cache.open(head.cache_key(head.most_cached), salt=salt), ""
 

@@ -1,8 +1,10 @@
 """Waiting requests: the smallest precedence first; any request can leave at any time."""
 
 import heapq
+from collections.abc import Iterator
+from itertools import chain
 
-from outrider.engine.request import Phase, Request
+from outrider.engine.request import Phase, Precedence, Request
 
 
 class _RequestHeap:
@@ -21,6 +23,12 @@ class _RequestHeap:
         while self._heap and self._heap[0][1].phase is not Phase.WAITING:
             heapq.heappop(self._heap)
         return self._heap[0][1] if self._heap else None
+
+    def before(self, precedence: Precedence) -> Iterator[Request]:
+        """Requests that go before others of this precedence, in any order."""
+        for own, request in self._heap:
+            if own < precedence and request.phase is Phase.WAITING:
+                yield request
 
     def pop(self) -> None:
         heapq.heappop(self._heap)
@@ -47,6 +55,10 @@ class WaitingQueue:
         if plain is None or adapted is None:
             return adapted if plain is None else plain
         return min(plain, adapted, key=lambda request: request.precedence)
+
+    def before(self, precedence: Precedence) -> Iterator[Request]:
+        """Requests that go before others of this precedence, in any order."""
+        return chain(self._plain.before(precedence), self._adapted.before(precedence))
 
     def pop(self, head: Request) -> None:
         """Remove a head."""

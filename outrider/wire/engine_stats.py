@@ -71,7 +71,7 @@ class TransferCounts:
     """KV that is shared with other engines."""
 
     offered: int  # prompts whose pages another engine may read
-    arriving: int  # prompts whose pages are being written, or may still be
+    arriving: int  # prompts whose pages are written, or may still be, or wait for a row
     pages: int  # that these hold
     total_done: int  # prompts offered, or read
     total_failed: int  # prompts that were computed here, because their KV did not come

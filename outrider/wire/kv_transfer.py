@@ -50,6 +50,19 @@ class KVOffers(Protocol):
         ...
 
 
+class KVRoom(Protocol):
+    """A room whose KV is wanted. The prefill engine is told so until `leave`, and keeps it."""
+
+    @property
+    def offered(self) -> "Future[str]":
+        """Done when the prompt is computed; why its KV cannot be had, or empty."""
+        ...
+
+    def leave(self) -> None:
+        """The KV is not needed any more, or has come."""
+        ...
+
+
 class KVFetch(Protocol):
     """KV on its way into the pages of this engine."""
 
@@ -72,6 +85,10 @@ class KVFetch(Protocol):
         """Whether the transfer writes nothing into the pages any more."""
         ...
 
+    def take_back(self) -> bool:
+        """Whether the read has not begun. Then it never will, and there is no outcome."""
+        ...
+
     def cancel(self) -> None:
         """The KV is not needed any more."""
         ...
@@ -80,8 +97,12 @@ class KVFetch(Protocol):
 class KVFetches(Protocol):
     """Brings the KV of prompts that prefill engines have computed."""
 
-    def begin(self, order: TransferOrder, prompt: SharedPrompt) -> KVFetch:
-        """Start to read into the pages, which are the last ones of the prompt.
+    def ask(self, order: TransferOrder) -> KVRoom:
+        """Wait for a room. It takes no pages here."""
+        ...
+
+    def read(self, order: TransferOrder, prompt: SharedPrompt) -> KVFetch:
+        """Start to read a room that is offered into the pages, the last ones of the prompt.
 
         Steps that were submitted before may still write these pages: the read waits for them.
         """

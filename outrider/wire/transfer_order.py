@@ -16,5 +16,9 @@ class TransferOrder:
     host: str = ""  # of the engine that offers
     port: int = 0
 
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port
+
 
 NO_TRANSFER = TransferOrder(kind="none")

@@ -1,6 +1,7 @@
 """Whatever goes wrong with a transfer, the decode engine computes the prompt and loses no page."""
 
 import socket
+import threading
 import time
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from support.matrix import sampling_of
 from support.role_traces import submissions, traces
 from support.roles import pair_of
 
-from outrider.disaggregation import page_fetches
+from outrider.disaggregation import offer_watch
 from outrider.runtime.draft_kinds import NoDraft
 from outrider.wire.transfer_order import TransferOrder
 
@@ -67,7 +68,7 @@ def test_nothing_listens(pair, right):
 
 
 def test_an_unknown_room(pair, right, monkeypatch):
-    monkeypatch.setattr(page_fetches, "_UNKNOWN_S", 0.1)
+    monkeypatch.setattr(offer_watch, "_UNKNOWN_S", 0.1)
     (one,) = submissions()[2:]
     assert computed_here(pair, one, "no such room") == right
     pair.assert_no_leak()
@@ -114,15 +115,9 @@ def test_an_abort_while_the_prompt_is_being_computed(pair):
     pair.board.expect("room")
     pair.decode.engine.add(pair.fetched(one, "room"))
     pair.decode.engine.step()
-    assert pair.decode.engine.stats.transfers.arriving == 1
+    assert pair.decode.engine._pending.role.num_waiting == 1
     pair.decode.engine.abort("r2")
     assert not pair.decode.engine.has_work
-
-    def is_free():
-        pair.decode.engine.tend()  # a worker without requests runs no steps
-        return pair.decode.engine.stats.transfers.arriving == 0
-
-    wait_until(is_free)
     pair.assert_no_leak()
 
 
@@ -173,7 +168,7 @@ def test_a_failed_step_of_the_prefill_ends_its_offers(pair):
 
     runner.submit = fail_once
     run_all(engine, [make_submission("victim", [5, 6, 7], sampling_of("greedy", 0))])
-    assert pair.board.state("room", wait_s=0) == "ended"
+    assert pair.board.state("room") == "ended"
     pair.assert_no_leak()
 
 
@@ -211,12 +206,32 @@ def test_a_restarted_prefill_engine_is_asked_again(pair, right):
     (one,) = submissions()[2:]
     pair.offer(one, "room")
     run_all(pair.decode.engine, [pair.fetched(one, "room")])
-    fetches = pair.decode.engine._pending.role._fetches
-    ((opened,),) = fetches._idle.values()
+    channels = pair.decode.engine._pending.role._fetches._channels
+    ((opened,),) = channels._idle.values()
     opened.channel._opened.socket.shutdown(socket.SHUT_RD)  # as the end of the peer reads
     pair.decode.engine.flush()
     pair.offer(one, "again")
     output = run_all(pair.decode.engine, [pair.fetched(one, "again")])["r2"]
+    assert (output.tokens, output.last.progress.cached) == (right, 28)
+    pair.assert_no_leak()
+
+
+def test_a_thread_that_cannot_start_leaves_the_prompt_to_this_engine(pair, right, monkeypatch):
+    (one,) = submissions()[2:]
+    pair.offer(one, "room")
+    start = threading.Thread.start
+
+    def fail(thread):
+        if thread.name == "offers":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    assert computed_here(pair, one, "room") == right
+    monkeypatch.undo()
+    pair.decode.engine.flush()
+    again = replace(one, request_id="again")
+    output = run_all(pair.decode.engine, [pair.fetched(again, "room")])["again"]
     assert (output.tokens, output.last.progress.cached) == (right, 28)
     pair.assert_no_leak()
 
@@ -227,10 +242,10 @@ def test_every_address_that_cannot_be_reached_is_left_alone_for_a_while(pair, ri
     order = TransferOrder(kind="fetch", room="room", host=host, port=9)
     output = run_all(pair.decode.engine, [replace(one, transfer=order)])["r2"]
     assert output.tokens == right
-    fetches = pair.decode.engine._pending.role._fetches
-    assert list(fetches._down_until_s) == [(host, 9)]
-    assert not fetches._idle
+    channels = pair.decode.engine._pending.role._fetches._channels
+    assert list(channels._down_until_s) == [(host, 9)]
+    assert not channels._idle
     for port in range(5000):
-        fetches._note_down((host, port))
-    assert len(fetches._down_until_s) == 1024
-    assert (host, 4999) in fetches._down_until_s
+        channels._note_down((host, port))
+    assert len(channels._down_until_s) == 1024
+    assert (host, 4999) in channels._down_until_s

@@ -16,7 +16,7 @@ from support.processes import wait_until
 from support.role_traces import submissions, traces
 from support.roles import KEY, pair_of
 
-from outrider.disaggregation import page_fetches
+from outrider.disaggregation import offer_watch
 from outrider.disaggregation.session_tags import TAG_BYTES
 from outrider.disaggregation.side_channel import open_channel
 from outrider.runtime.draft_kinds import NoDraft
@@ -25,7 +25,7 @@ from outrider.wire.transfer_order import TransferOrder
 
 LONG_S = 60.0
 NUM_CASES = 100
-KINDS = ("state", "hold", "confirm", "row", "read", "offer", "")
+KINDS = ("watch", "watch", "state", "hold", "confirm", "row", "read", "offer", "")
 
 
 @pytest.fixture(name="pair")
@@ -93,6 +93,8 @@ def odd_message(rng):
     message |= rng.choice(
         [{}, {"first": rng.choice([0, 1, -1, 8, 10**30, float("inf"), "0", None])}]
     )
+    lists = [[], ["room"], rooms, rooms * 400, "room", None]
+    message |= {"rooms": rng.choice(lists), "held": rng.choice(lists)}
     what = rng.random()
     if what < 0.5:
         return json.dumps(message).encode()
@@ -122,7 +124,7 @@ def test_odd_messages_of_a_peer_with_the_secret_end_its_connection_alone(
                 if rng.random() < 0.2:
                     opened.socket.sendall(frame(rng, rng.randbytes(100)))
                 read_to_the_end(opened.socket)
-    assert pair.board.state("room", wait_s=0) == "offered", "a message ended the offer"
+    assert pair.board.state("room") == "offered", "a message ended the offer"
     assert not [each for each in caplog.records if each.levelname == "ERROR"], asked
     wait_until(lambda: pair.server._room._value == 1024)  # no connection is held
     assert_room_is_there(models, pair, one)
@@ -141,8 +143,11 @@ class OddPrefill:
         with suppress(OSError):
             while True:
                 link, _ = self._listener.accept()
-                with suppress(OSError):
-                    self._answer(open_channel(authenticate(link, KEY), KEY, "prefill", stall_s=5))
+                threading.Thread(target=self._converse, args=(link,), daemon=True).start()
+
+    def _converse(self, link):
+        with suppress(OSError):
+            self._answer(open_channel(authenticate(link, KEY), KEY, "prefill", stall_s=5))
 
     def _answer(self, channel):
         channel.receive()
@@ -151,7 +156,11 @@ class OddPrefill:
             message = channel.receive()
             offer = {"state": "offered", "nonce": "0", "digest": "0", "num_tokens": 28}
             offer["pages"] = [*range(7)]
-            right = offer if message.get("kind") == "state" else {"is_held": True, "num_bytes": 8}
+            answers = {
+                "state": offer,
+                "watch": {"states": ["offered"] * len(message.get("rooms", ()))},
+            }
+            right = answers.get(message["kind"], {"is_held": True, "num_bytes": 8})
             odd = damage_json(self._rng, right)[0] if self._rng.random() < 0.7 else right
             channel.send_bytes(json.dumps(odd).encode())
             if self._rng.random() < 0.3:
@@ -165,7 +174,7 @@ class OddPrefill:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_odd_answers_of_a_prefill_engine_end_in_computing_here(models, pair, seed, monkeypatch):
-    monkeypatch.setattr(page_fetches, "_UNKNOWN_S", 0.05)
+    monkeypatch.setattr(offer_watch, "_UNKNOWN_S", 0.05)
     (one,) = submissions()[2:]
     right = traces(engine_of(models.target, Shape()), [one])["r2"][0]
     engine = pair.decode.engine

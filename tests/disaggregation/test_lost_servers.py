@@ -21,8 +21,9 @@ from outrider.config.role_checks import nixl_package
 NUM, NUM_OTHERS = 50, 4
 PAGE_BYTES = 8192  # of a connection: more than all messages about a prompt
 MOMENTS = {
-    "tcp": lambda data, passed: passed > PAGE_BYTES,  # in the middle of the pages
-    "nixl": lambda data, passed: b'"offered"' in data,  # the read begins when this has come
+    # In the middle of the pages; answers about rooms go on and on over another connection.
+    "tcp": lambda data, passed: passed > PAGE_BYTES and b'"states"' not in data,
+    "nixl": lambda data, passed: b'"pages"' in data,  # the read begins when this has come
 }
 
 

@@ -98,8 +98,10 @@ def arrive(pair, submission, room):
     """The KV of a request is there, or cannot come; the request has no row yet."""
     engine = pair.decode.engine
     engine.add(pair.fetched(submission, room))
-    for arrival in engine._pending.role._arrivals.values():
-        arrival.fetch.outcome.result(LONG_S)
+    (arrival,) = engine._pending.role._arrivals.values()
+    arrival.room.offered.result(LONG_S)
+    assert not engine.refuse()  # the read begins
+    arrival.awaited.result(LONG_S)
 
 
 def test_a_failed_transfer_leaves_the_row_state_of_another(with_rows):

@@ -9,6 +9,7 @@ from outrider.disaggregation.offer_board import OfferBoard
 from outrider.disaggregation.page_bytes import PageBytes
 from outrider.disaggregation.page_fetches import PageFetches
 from outrider.disaggregation.page_transport import PageSink, PageSource
+from outrider.disaggregation.prefill_channels import PrefillChannels
 from outrider.disaggregation.prefill_server import PrefillServer
 from outrider.disaggregation.tcp_pages import TcpSink, TcpSource
 from outrider.engine.decode_role import DecodeRole
@@ -119,9 +120,8 @@ def pair_of(
     server.start()
     prefill.engine.use_role(lambda cache: PrefillRole(cache, board, ships_rows=ships_rows))
     sink, rows = make_sink(decode.pages), decode.runner.row_images
-    fetches = PageFetches(
-        sink, rows, facts[1], key, stream=stream or decode.runner.stream, stall_s=stall_s
-    )
+    channels = PrefillChannels(facts[1], key, stall_s=stall_s)
+    fetches = PageFetches(sink, rows, channels, stream=stream or decode.runner.stream)
     decode.engine.use_role(
         lambda cache: DecodeRole(cache, fetches, ships_rows=ships_rows, deadline_s=deadline_s)
     )
