@@ -41,6 +41,16 @@ class RopeConfig:
             return self
         return replace(self, scaling=replace(self.scaling, context=context))
 
+    @property
+    def rotation(self) -> str:
+        """Names what positions are rotated by. Of two lists of factors only one counts."""
+        scaling = self.scaling
+        if isinstance(scaling, LongRopeScaling):
+            return repr(
+                (replace(self, scaling=NoScaling()), scaling.factors, scaling.attention_factor)
+            )
+        return repr(self)
+
     def axes(self, num_pairs: int) -> tuple[int, ...]:
         """Of each rotated pair of channels, by what it rotates: 0 time, 1 row, 2 column."""
         sections, pairs = self.sections, range(num_pairs)
