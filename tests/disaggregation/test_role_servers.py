@@ -2,28 +2,28 @@
 
 import pytest
 from support.role_servers import BODY, TEXT, assert_clean
+from support.router import answers_of
 
 
 @pytest.mark.slow
 def test_vllms_parameters_lead_from_one_server_to_the_other(servers):
     prefill, decode, single, _ = servers
+    sampling = {"temperature": 0.7, "seed": 7, "max_tokens": 16}
     for path, body in (
         ("/v1/completions", BODY),
-        (
-            "/v1/chat/completions",
-            {
-                **{k: v for k, v in BODY.items() if k != "prompt"},
-                "messages": [{"role": "user", "content": TEXT}],
-            },
-        ),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": TEXT}], **sampling}),
+        ("/v1/responses", {"input": f"responses: {TEXT}", **sampling}),
+        ("/generate", {"text": f"generate: {TEXT}", "sampling_params": sampling}),
     ):
-        right = single.post(path, body).json()
+        right = answers_of(single.post(path, body))
+        before = decode.invariants["transfers"]["total_done"]
         asked = {**body, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
-        first = prefill.post(path, asked).json()
-        params = first["kv_transfer_params"]
-        answer = decode.post(path, {**body, "kv_transfer_params": params}).json()
-        assert answer["choices"] == right["choices"]
-        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 100
+        first = prefill.post(path, asked)
+        assert first.status_code == 200, first.text
+        params = first.json()["kv_transfer_params"]
+        answer = decode.post(path, {**body, "kv_transfer_params": params})
+        assert answers_of(answer) == right
+        assert decode.invariants["transfers"]["total_done"] == before + 1, path
     assert_clean(prefill, decode)
 
 

@@ -4,13 +4,12 @@ Acceptance alone betrays draft state that was lost on the way, so whole rounds a
 """
 
 import contextlib
-import struct
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.role_folders import WRITERS, write_model
 from support.role_servers import KEY, assert_clean, free_port
-from support.router import RouterProcess, apart
+from support.router import RouterProcess, apart, single
 from support.served import ServerProcess
 
 FLAGS = (
@@ -29,11 +28,6 @@ SETTINGS = {
     "grammar": {"temperature": 0.7, "structured_outputs": {"regex": "[a-e ]{12,16}"}},
     "log-probabilities": {"temperature": 0.9, "logprobs": True, "top_logprobs": 3},
 }
-
-
-def single(text):
-    """A number in the precision that servers have: the router writes numbers anew."""
-    return struct.unpack("f", struct.pack("f", float(text)))[0]
 
 
 @pytest.fixture(name="start")

@@ -1,11 +1,10 @@
 """The default model with its shipped head, in three processes: prefill, decode and a router."""
 
 import contextlib
-import struct
 
 import pytest
 from support.role_servers import KEY, assert_clean, free_port
-from support.router import RouterProcess, apart
+from support.router import RouterProcess, apart, single
 from support.served import ServerProcess
 
 from outrider.hub.aliases import DEFAULT_ALIAS
@@ -26,11 +25,6 @@ SETTINGS = {
     "greedy": {},
     "sampled": {"temperature": 0.8, "logprobs": True, "top_logprobs": 3},
 }
-
-
-def single(text):
-    """A number in the precision that servers have: the router writes numbers anew."""
-    return struct.unpack("f", struct.pack("f", float(text)))[0]
 
 
 @pytest.fixture(scope="module", name="roles")

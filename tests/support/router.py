@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import json
+import struct
 import subprocess
 import sys
 
@@ -74,8 +75,37 @@ def apart(name, prefill, bootstrap_port, decode):
     return (ROUTERS[name][2], *servers, "--policy", "round_robin")
 
 
+def single(text):
+    """A number in the precision that servers have: routers write numbers anew."""
+    return struct.unpack("f", struct.pack("f", float(text)))[0]
+
+
+def answers_of(response):
+    """What must be equal of an answer in the form of any route: all but names and times."""
+    found = response.json(parse_float=single)
+    if "meta_info" in found:
+        scores = {key: value for key, value in found["meta_info"].items() if "logprobs" in key}
+        return [{"text": found["text"], "output_ids": found["output_ids"], **scores}]
+    return found.get("choices") or [each["content"] for each in found["output"]]
+
+
 def whole_text(response):
-    """The text of a stream of events."""
+    """The text of a stream of events, in the form of any route."""
     lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: {")]
-    choices = [choice for line in lines for choice in json.loads(line)["choices"]]
+    events = [json.loads(line) for line in lines]
+    if "meta_info" in events[-1]:  # each event repeats the whole text
+        return events[-1]["text"]
+    if "response" in events[-1]:
+        return "".join(each["delta"] for each in events if each["type"].endswith("text.delta"))
+    choices = [choice for each in events for choice in each["choices"]]
+    choices.sort(key=lambda choice: choice["index"])
     return "".join(each.get("text", each.get("delta", {}).get("content")) or "" for each in choices)
+
+
+def text_of(answers):
+    """The text of what `answers_of` returns."""
+    if isinstance(answers[0], list):
+        return "".join(part["text"] for content in answers for part in content)
+    return "".join(
+        each["text"] if "text" in each else each["message"]["content"] for each in answers
+    )

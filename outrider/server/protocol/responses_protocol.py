@@ -22,6 +22,7 @@ from outrider.server.protocol.tools import (
     check_tools,
     decode_calls,
 )
+from outrider.server.protocol.transfer_fields import TransferFields
 
 _DEFAULTS = SamplingParams(max_tokens=None)
 _TEXT_PARTS = ("input_text", "output_text", "text")
@@ -108,7 +109,7 @@ Includable = Literal[
 ]
 
 
-class ResponsesRequest(RequestFields):
+class ResponsesRequest(RequestFields, TransferFields):
     """OpenAI's fields and the extensions."""
 
     input: str | Annotated[list[InputMessage | InputCall | InputResult], Field(fail_fast=True)]

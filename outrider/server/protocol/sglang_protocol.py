@@ -42,6 +42,7 @@ _GRAMMARS = {
 }
 _KNOWN = frozenset((*_NAMES, *_GRAMMARS, *PARAMETER_NAMES))
 _DEFAULTS = SamplingParams(max_tokens=128)
+_UNNAMED = "unknown"  # smg writes this where the client named no model
 
 Count = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 Item = TypeVar("Item")
@@ -52,7 +53,8 @@ GivenUrl = str | dict[str, Any]  # a URL, base64, or {"url": ...}
 class GenerateRequest(TransferFields):
     """One prompt or several, as text or as ids."""
 
-    model: str | None = None  # added by routers
+    model: str | None = None  # SGLang has none; routers add it
+    max_tokens: int | None = None  # likewise; `max_new_tokens` of `sampling_params` wins
     text: str | Texts | None = None
     input_ids: TokenIds | TokenLists | None = None
     input_embeds: Each[Each[float]] | Each[Each[Each[float]]] | None = None
@@ -84,6 +86,11 @@ class GenerateRequest(TransferFields):
             raise RequestError("input_embeds is empty; give [tokens, hidden]")
         if self.text is None and any(self.image_urls):
             raise RequestError("image_data needs text, with a placeholder for each image")
+
+    @property
+    def named_model(self) -> str | None:
+        """The model that the client named, if it did."""
+        return None if self.model == _UNNAMED else self.model
 
     @property
     def is_single(self) -> bool:
@@ -173,6 +180,7 @@ class GenerateRequest(TransferFields):
             given["structured"] = grammar
         _check_stops(given.get("stop"))
         own = {
+            "max_tokens": self.max_tokens,
             "speculation": self.speculative,
             "priority": self.priority,
             "cache_salt": self.cache_salt or self.extra_key,

@@ -29,6 +29,7 @@ from outrider.server.protocol.response_items import (
 )
 from outrider.server.protocol.responses_protocol import ResponsesRequest
 from outrider.server.protocol.tool_call_parser import AnswerDelta, AnswerReader, read_whole
+from outrider.server.protocol.transfer_fields import offered_params
 from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import named_event
 from outrider.wire.step_result import TokenLogprobs
@@ -47,7 +48,9 @@ def responses_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter
         body = served.fill(body)
         admit = memory_of(request).admit
         prepared = await async_engine.prepare(
-            lambda: _read_request(async_engine.frontend, body, served.parsers),
+            lambda: body.split(
+                async_engine.rules.role, _read_request(async_engine.frontend, body, served.parsers)
+            ),
             admit,
             served.find_adapter,
         )
@@ -92,7 +95,8 @@ class ResponseWriter:
         logprobs = self._report(output.token_ids, output.logprobs)
         for _ in (*items.add(answer, logprobs), *items.end(status_of(request))):
             pass  # the events are for streams
-        return self._response(request, status_of(request), items)
+        response = self._response(request, status_of(request), items)
+        return response | offered_params(self._body, handle)
 
     async def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
         """The events: created, the deltas of items, completed."""

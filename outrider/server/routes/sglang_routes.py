@@ -21,6 +21,7 @@ from outrider.server.call_memory import memory_of
 from outrider.server.http_errors import failed
 from outrider.server.json_body import JsonRoute
 from outrider.server.protocol.sglang_protocol import GenerateRequest, generated
+from outrider.server.protocol.transfer_fields import offered_params
 from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import DONE, event
 from outrider.server.same_origin import refuse_other_sites
@@ -36,7 +37,7 @@ def native_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
     @router.post("/generate")
     async def generate(body: GenerateRequest, request: Request) -> Response:
         """Continue one prompt or several."""
-        served = model.choose(body.model)
+        served = model.choose(body.named_model)
         body.check()
         async_engine.rules.check_embeds(body.has_embeds)
         read = partial(_read_requests, body, served, async_engine)
@@ -130,6 +131,7 @@ class GenerateWriter:
 
     def __init__(self, async_engine: AsyncEngine, body: GenerateRequest) -> None:
         self._tokenizer = async_engine.tokenizer
+        self._body = body
         self._is_single = body.is_single
         self.names = tuple(body.rid) if isinstance(body.rid, list) else (body.rid or "",)
         self._rid = body.rid if isinstance(body.rid, str) else secrets.token_hex(16)
@@ -140,7 +142,9 @@ class GenerateWriter:
             for place, request in enumerate(handle.requests)
             for index in range(len(request.outputs))
         ]
-        return outputs[0] if self._is_single and len(outputs) == 1 else outputs
+        if not self._is_single or len(outputs) > 1:
+            return outputs
+        return outputs[0] | offered_params(self._body, handle)
 
     async def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
         """An event for each delta of an output, and for several of them once it is long."""
