@@ -39,7 +39,6 @@ from outrider.wire.row_sampling import (
     RowSampling,
 )
 from outrider.wire.submission import Limits
-from outrider.wire.transfer_order import TransferOrder
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +145,7 @@ class InputProcessor:
         cost = check_call(requests, limits, max_context=self.bounds.max_context)
         admit(cost)
         prepared = [
-            with_transfer(self.prepare(each.prompt, each.params, each.adapter), each.transfer)
+            replace(self.prepare(each.prompt, each.params, each.adapter), transfer=each.transfer)
             for each in requests
         ]
         if cost.image_bytes:
@@ -222,16 +221,6 @@ class InputProcessor:
             return ()
         text = params.prediction[: MAX_PREDICTION * self.tokenizer.longest_token]
         return tuple(self.tokenizer.encode(text, add_special=False)[:MAX_PREDICTION])
-
-
-def with_transfer(prepared: PreparedRequest, transfer: TransferOrder) -> PreparedRequest:
-    """The request with the engine that shares it. Transfers name prompts by their tokens."""
-    if (prepared.embeds or prepared.images) and transfer.kind != "none":
-        raise RequestError(
-            "prompt_embeds and images cannot be computed by one server and decoded by another; "
-            "send the request to a server without --disaggregation-mode"
-        )
-    return replace(prepared, transfer=transfer)
 
 
 def _within_vocabulary(eos_ids: frozenset[int], vocab_size: int) -> frozenset[int]:

@@ -31,6 +31,11 @@ class TextPrompt:
     answer_begin: str = ""  # the content of the message that the answer continues
     images: tuple[GivenImage, ...] = ()  # for the placeholders in the text
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its tokens are all there is to know of it."""
+        return not self.images
+
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
@@ -39,6 +44,11 @@ class TokenPrompt:
     token_ids: tuple[int, ...]
     embeds: tuple[EmbeddedSpan, ...] = ()  # in place of some of them
     images: tuple[ImageSpan, ...] = ()  # likewise
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its tokens are all there is to know of it."""
+        return not (self.embeds or self.images)
 
 
 Message = Mapping[str, Any]

@@ -24,6 +24,8 @@ class SharedPrompt:
 def digest_of(submission: Submission) -> str:
     """A name for the KV of a prompt: its text, and what cached prefixes are shared by."""
     prompt = submission.prompt
+    is_plain = not (submission.embeds or submission.images)
+    assert is_plain, "tokens do not name such a prompt"
     found = hashlib.sha256(f"{len(prompt)} tokens, then the salt\n".encode())
     found.update(array("q", prompt).tobytes())
     found.update(submission.prefix_salt)

@@ -1,5 +1,8 @@
 """Prefill and decode servers as processes, driven as routers drive them."""
 
+import json
+import random
+
 import pytest
 from support.role_servers import BODY, TEXT, assert_clean
 from support.router import answers_of
@@ -129,4 +132,27 @@ def test_several_prompts_have_a_room_each(servers):
     answer = decode.post("/v1/completions", body | rooms).json()
     assert answer["choices"] == right["choices"]
     assert decode.invariants["transfers"]["total_done"] == before + 3
+    assert_clean(prefill, decode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_asked_first", [False, True])
+def test_a_prompt_of_embeddings_is_computed_where_it_is_decoded(servers, folder, is_asked_first):
+    """The prefill server computes one token, and offers nothing."""
+    prefill, decode, single, port = servers
+    width, rng = json.loads((folder / "config.json").read_text())["hidden_size"], random.Random(3)
+    embeds = [[rng.gauss(0, 1) for _ in range(width)] for _ in range(40)]
+    body = {"input_embeds": embeds, "sampling_params": {"temperature": 0, "max_new_tokens": 8}}
+    shared = {"bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": 301}
+    if is_asked_first:
+        shared = {"kv_transfer_params": {"do_remote_decode": True}}
+    first = prefill.post("/generate", {**body, **shared})
+    assert first.status_code == 200, first.text
+    assert first.json()["meta_info"]["prompt_tokens"] == 1
+    if is_asked_first:
+        shared = {"kv_transfer_params": first.json().get("kv_transfer_params")}
+    before = decode.invariants["transfers"]
+    answer = decode.post("/generate", {**body, **shared})
+    assert answers_of(answer) == answers_of(single.post("/generate", body))
+    assert decode.invariants["transfers"] == before
     assert_clean(prefill, decode)

@@ -16,12 +16,17 @@ from support.row_matrix import PLAIN, shape_of
 from outrider.config.engine_config import DisaggregationConfig
 from outrider.disaggregation.tcp_pages import TcpSink
 from outrider.errors import RequestError
+from outrider.frontend.call_cost import PromptRequest
+from outrider.frontend.prompts import TextPrompt, TokenPrompt, embedded_prompt
+from outrider.frontend.sampling_params import SamplingParams
 from outrider.models.target import load_target
 from outrider.runtime.draft_kinds import NoDraft
 from outrider.server.protocol.completions_protocol import CompletionRequest
 from outrider.step.device_stream import HostEvent, HostStream
 from outrider.wire.adapter import Adapter
+from outrider.wire.embedded_span import EmbeddedSpan
 from outrider.wire.kv_transfer import digest_of
+from outrider.wire.transfer_order import NO_TRANSFER
 
 LONG_S = 60.0
 
@@ -142,6 +147,20 @@ def test_prompts_that_share_a_room_are_refused():
         )
         with pytest.raises(RequestError, match="a room of its own per prompt"):
             body._orders(role, 2)
+
+
+def test_prompts_that_tokens_do_not_name_are_not_shared():
+    embedded = embedded_prompt(EmbeddedSpan(first=0, width=1, values=b"aaaa"))
+    pictured = replace(TextPrompt("<image>"), images=("an image",))
+    params = SamplingParams(n=2, max_tokens=9)
+    asked = [PromptRequest(prompt=each, params=params) for each in (embedded, pictured)]
+    body = CompletionRequest.model_validate(
+        {"prompt": ["a", "b"], "bootstrap_host": "127.0.0.1", "bootstrap_room": [1, 2]}
+    )
+    assert body.split(DisaggregationConfig(mode="decode"), asked) == asked
+    for each in body.split(DisaggregationConfig(mode="prefill"), asked):
+        assert (each.prompt, each.transfer) == (TokenPrompt((0,)), NO_TRANSFER)
+        assert (each.params.n, each.params.max_tokens) == (1, 1)
 
 
 def test_a_prefill_server_tells_the_host_that_it_was_given():

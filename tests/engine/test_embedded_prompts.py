@@ -8,14 +8,8 @@ from support.paper import facts
 from outrider.engine.admission import check_request
 from outrider.engine.prefix_cache.content_ids import ContentIds
 from outrider.errors import RequestError
-from outrider.frontend.input_processor import with_transfer
-from outrider.frontend.prompts import embedded_prompt
-from outrider.frontend.request_state import PreparedRequest
-from outrider.frontend.sampling_params import SamplingParams
-from outrider.wire.draft_budget import PLAIN
 from outrider.wire.embedded_span import EmbeddedSpan, spans_within
 from outrider.wire.submission import Limits
-from outrider.wire.transfer_order import TransferOrder
 
 LIMITS = Limits(max_tokens=4, stop_ids=frozenset())
 
@@ -31,23 +25,6 @@ def test_a_model_that_needs_token_ids_refuses_embeddings_by_name():
     with pytest.raises(RequestError, match="1 channels and the model 8"):
         check_request((0,), LIMITS, eight, [span(b"aaaa")])
     check_request((0,), LIMITS, eight, [EmbeddedSpan(first=0, width=8, values=bytes(32))])
-
-
-def test_a_request_that_two_servers_share_has_no_embeddings():
-    prompt = embedded_prompt(span(b"aaaa"))
-    prepared = PreparedRequest(
-        source=prompt,
-        prompt=prompt.token_ids,
-        params=SamplingParams(),
-        limits=LIMITS,
-        samplings=(),
-        budget=PLAIN,
-        embeds=prompt.embeds,
-    )
-    for kind in ("offer", "fetch"):
-        with pytest.raises(RequestError, match="--disaggregation-mode"):
-            with_transfer(prepared, TransferOrder(kind=kind))
-    assert with_transfer(prepared, TransferOrder(kind="none")).embeds == prompt.embeds
 
 
 def test_equal_contents_have_equal_ids_which_no_token_has():

@@ -3,7 +3,10 @@
 import socket
 
 KEY = {"OUTRIDER_RANKS_KEY": "a secret of the test"}
-NAME = ("--served-model-name", "tiny", "--draft", "ngram", "--no-adaptive", "--kv-tokens", "8192")
+NAME = (
+    *("--served-model-name", "tiny", "--draft", "ngram", "--no-adaptive", "--kv-tokens", "8192"),
+    "--enable-prompt-embeds",
+)
 TEXT = "the quick brown fox jumps over the lazy dog and " * 4
 BODY = {"model": "tiny", "prompt": TEXT, "max_tokens": 16, "temperature": 0.7, "seed": 7}
 

@@ -15,6 +15,7 @@ from pydantic import Field
 from outrider.config.engine_config import WHOLE_REQUESTS, DisaggregationConfig
 from outrider.errors import RequestError
 from outrider.frontend.call_cost import PromptRequest
+from outrider.frontend.prompts import TokenPrompt
 from outrider.server.http_errors import unsupported
 from outrider.server.protocol.neutral_fields import RequestBody
 from outrider.server.request_handle import RequestHandle
@@ -26,6 +27,7 @@ Rooms = Annotated[list[Item], Field(fail_fast=True)]
 Port = Annotated[int, Field(gt=0, lt=2**16)]
 Host = Annotated[str, Field(max_length=MAX_HOST_CHARS)]
 _WILDCARDS = ("", "0.0.0.0", "::")
+_ANY_PROMPT = TokenPrompt((0,))
 
 
 class TransferFields(RequestBody):
@@ -50,26 +52,8 @@ class TransferFields(RequestBody):
         if role.mode == "null":
             raise unsupported(*2 * (_name_of(self),))
         orders = self._orders(role, len(requests))
-        if role.mode == "decode":
-            return [
-                replace(each, transfer=order) for each, order in zip(requests, orders, strict=True)
-            ]
-        # The decode server chooses all tokens: neither choices nor grammars matter here.
-        return [
-            replace(
-                each,
-                transfer=order,
-                params=replace(
-                    each.params,
-                    n=1,
-                    max_tokens=1,
-                    min_tokens=0,
-                    structured=None,
-                    prompt_logprobs=None,
-                ),
-            )
-            for each, order in zip(requests, orders, strict=True)
-        ]
+        part_of = _decoded_part if role.mode == "decode" else _prefilled_part
+        return [part_of(each, order) for each, order in zip(requests, orders, strict=True)]
 
     def _orders(self, role: DisaggregationConfig, num_prompts: int) -> list[TransferOrder]:
         if self.bootstrap_room is not None:
@@ -92,6 +76,25 @@ class TransferFields(RequestBody):
         if not params.get("do_remote_prefill"):
             return [NO_TRANSFER] * num_prompts
         return [_fetch(params, place) for place in range(num_prompts)]
+
+
+def _decoded_part(request: PromptRequest, order: TransferOrder) -> PromptRequest:
+    """Transfers name prompts by their tokens: others are computed by the server that decodes."""
+    return replace(request, transfer=order) if request.prompt.is_plain else request
+
+
+def _prefilled_part(request: PromptRequest, order: TransferOrder) -> PromptRequest:
+    """The decode server chooses all tokens: neither choices nor grammars matter here.
+
+    Nor do prompts that the decode server computes: one token is answered in their place, because
+    routers give a request up if this server refuses it.
+    """
+    plain = replace(
+        request.params, n=1, max_tokens=1, min_tokens=0, structured=None, prompt_logprobs=None
+    )
+    if not request.prompt.is_plain:
+        return replace(request, prompt=_ANY_PROMPT, params=plain)
+    return replace(request, params=plain, transfer=order)
 
 
 def _name_of(body: TransferFields) -> str:
