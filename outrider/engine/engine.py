@@ -131,7 +131,7 @@ class Engine:
         self.check_adapter(submission.adapter)
         if submission.request_id in self._requests:
             raise RequestError(f"request id {submission.request_id!r} is already in use")
-        num_waiting = self._scheduler.num_waiting + len(self._pending)
+        num_waiting = self._scheduler.num_waiting
         if num_waiting >= self._facts.host.max_queued:
             raise CapacityError(f"{num_waiting} requests are waiting already; try again later")
         request = self._new_requests.make(submission, emitted, self._runner)

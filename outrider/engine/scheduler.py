@@ -81,7 +81,8 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        """Requests without a row, also those that wait for their KV or grammar."""
+        return len(self._waiting) + len(self._pending)
 
     @property
     def num_running(self) -> int:
@@ -89,10 +90,8 @@ class Scheduler:
 
     def count_claimed(self, precedence: Precedence) -> int:
         """Pages that are needed before a request of this precedence gets some."""
-        needed = [
-            self.cache.pages_for(each.goal + self._reach) - each.num_arrived_pages
-            for each in self._waiting.before(precedence)
-        ]
+        num_for, waiting = self.cache.pages_for, self._waiting.before(precedence)
+        needed = (num_for(each.goal + self._reach) - each.num_arrived_pages for each in waiting)
         return len(self._running) + sum(needed)
 
     def stats(self, *, faults: Faults, work: DeviceWork, transfers: TransferCounts) -> EngineStats:

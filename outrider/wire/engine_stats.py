@@ -62,7 +62,7 @@ class DeviceWork:
 class Queue:
     """Requests by whether they have a row."""
 
-    waiting: int
+    waiting: int  # for a row, or before that for KV or a grammar
     running: int
 
 

@@ -82,9 +82,10 @@ def test_a_prompt_that_is_still_computed_elsewhere_takes_no_page(models):
         engine.add(long)
         pair.board.expect("room")
         engine.add(pair.fetched(late, "room"))
+        assert engine.stats.queue.waiting == 2, "routers balance by this number"
         run_until(engine, outputs, lambda: is_over(outputs, "long"))
         assert outputs["long"][1].progress.preemptions == 0
-        assert engine.stats.transfers.total_failed == 0, "it waits on"
+        assert (engine.stats.queue.waiting, engine.stats.transfers.total_failed) == (1, 0)
         pair.offer(late, "room")
         run_until(engine, outputs, lambda: not engine.has_work)
         assert outputs["late"][1].progress.cached == 48
