@@ -70,6 +70,28 @@ def test_a_prefill_engine_continues_cached_prompts_from_snapshots(family, drafte
     assert fetched[:2] == computed[:2] == alone[:2]
 
 
+@pytest.mark.parametrize(("family", "drafter"), [("v4", "modules"), ("qwen3-next", "modules")])
+@pytest.mark.slow
+def test_a_decode_engine_fetches_what_follows_its_own_snapshot(family, drafter):
+    """The pages before it stay here; the row state that comes is that of the whole prompt."""
+    target, drafts = row_model(family)
+    draft, asked = drafts[drafter], submissions("sampled")[:1]
+    begin = [replace(asked[0], request_id="begin", prompt=asked[0].prompt[:34])]
+    shape = shape_of(draft, chunk=64)
+    alone = traces(engine_of(target, replace(shape, prefix_cache=False), draft), asked)["r0"]
+    with pair_of(target, draft, shape=shape) as pair:
+        traces(pair.decode.engine, begin)
+        hits = pair.decode.engine.stats.prefix.hit_tokens
+        fetched = pair_traces(pair, asked)["r0"]
+        assert pair.decode.engine.stats.prefix.hit_tokens - hits == 32, "no snapshot was found"
+        moved = pair.decode.engine.stats.transfers.total_bytes
+        floor = pair.decode.pages.page_bytes + pair.decode.runner.row_images.row_bytes
+        pair.assert_no_leak()
+    assert fetched[:2] == alone[:2]
+    assert fetched[2] == len(asked[0].prompt) - 1
+    assert 0 < moved - floor < 4096  # one page of three, the row, and messages
+
+
 @pytest.mark.parametrize(("family", "drafter"), [("v4", "modules"), ("qwen3-next", "none")])
 @pytest.mark.slow
 def test_lost_row_state_changes_the_answer(family, drafter):

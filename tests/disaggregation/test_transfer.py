@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from support.engines import Shape, engine_of, run_all
+from support.model_set import make_models
 from support.role_traces import (
     DRAFTERS,
     NUM_TARGET_LAYERS,
@@ -21,10 +22,7 @@ from outrider.structured.grammar_cache import GrammarCache
 from outrider.wire.grammar_spec import Grammar
 
 
-@pytest.mark.parametrize("sampling", ["greedy", "sampled", "warped"])
-@pytest.mark.parametrize("name", DRAFTERS)
-@pytest.mark.fast_cases(3)
-def test_tokens_and_rounds_are_those_of_one_engine(models, name, sampling):
+def assert_same_as_one_engine(models, name, sampling):
     draft, asked = draft_of(models, name), submissions(sampling)
     alone = traces(engine_of(models.target, Shape(prefix_cache=False), draft), asked)
     with pair_of(models.target, draft) as pair:
@@ -35,6 +33,24 @@ def test_tokens_and_rounds_are_those_of_one_engine(models, name, sampling):
         assert together[each.request_id][3] == alone[each.request_id][3], "log-probabilities"
         num_covered = max(len(each.prompt) - 1 - draft.facts.lookahead, 0)
         assert together[each.request_id][2] == num_covered // 4 * 4, "the KV did not come"
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "sampled", "warped"])
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.fast_cases(3)
+def test_tokens_and_rounds_are_those_of_one_engine(models, name, sampling):
+    assert_same_as_one_engine(models, name, sampling)
+
+
+@pytest.fixture(scope="module")
+def latent_models(tmp_path_factory):
+    return make_models(tmp_path_factory.mktemp("latents"), "cpu", "deepseek-v3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_tokens_and_rounds_of_a_target_with_latents(latent_models, name):
+    assert_same_as_one_engine(latent_models, name, "sampled")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +80,9 @@ def test_tokens_and_rounds_under_a_grammar_are_those_of_one_engine(models, gramm
     assert together["r2"][2] > 20, "the KV did not come"
 
 
-@pytest.mark.parametrize("name", ["relative", "eagle3", "modules"])
+@pytest.mark.parametrize(
+    "name", ["relative", "eagle3", "modules", "dflash", "dspark", "peagle", "pard", "eagle3-mla"]
+)
 def test_lost_draft_pages_change_the_drafts_and_no_token(models, name):
     draft, asked = draft_of(models, name), submissions()[2:]
     alone = traces(engine_of(models.target, Shape(prefix_cache=False), draft), asked)

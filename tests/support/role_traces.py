@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from outrider.config.role_checks import nixl_package
+from outrider.runtime.draft_kinds import MergedDraft, SuffixDraft, merged_budget
+from support import matrix
 from support.engines import engine_of, make_submission
 from support.matrix import TREES, sampling_of
 from support.roles import pair_of
@@ -15,11 +17,16 @@ PROMPTS = [
 ]
 NUM_TARGET_LAYERS = 3  # their pages come first
 MESSAGES = 4096  # bytes about a small prompt: facts, rooms, page numbers, tags
-DRAFTERS = ["none", "ngram", "relative", "eagle", "eagle3", "dflash", "dspark", "mtp", "modules"]
+HEAD_AND_TEXTS = "eagle3 with suffix"
+DRAFTERS = [*matrix.DRAFTERS, *matrix.LOOKUPS, *matrix.CHAINS_ONLY, HEAD_AND_TEXTS]
 
 
 def draft_of(models, name):
-    return models.draft(name, TREES["chain" if name == "modules" else "tree"])
+    tree = TREES["chain" if name in matrix.CHAINS_ONLY else "tree"]
+    if name != HEAD_AND_TEXTS:
+        return models.draft(name, tree)
+    lookup = SuffixDraft(budget=merged_budget(tree), min_match=1, max_match=4)
+    return MergedDraft(model=models.draft("eagle3", tree), lookup=lookup)
 
 
 def submissions(sampling="greedy", prompts=PROMPTS):
