@@ -18,10 +18,11 @@ from outrider.disaggregation.offer_key import (
 from outrider.disaggregation.page_transport import PageSource
 from outrider.disaggregation.side_channel import Message, SideChannel, open_channel
 from outrider.disaggregation.transfer_facts import difference
-from outrider.runtime.node_connection import authenticate
+from outrider.runtime.node_connection import AUTHENTICATE_S, authenticate
 
 _ROOM_WAIT_S = 0.02  # that one question waits for an offer; new rooms of a reader wait as long
 _MAX_CONNECTIONS = 1024
+_MAX_STRANGERS = 128  # connections that have not proved yet that they know the secret
 _PAUSE_S = 0.1  # after a connection that could not be accepted
 _IDLE_S = 3600.0  # after which a silent decode engine must connect again
 
@@ -47,6 +48,7 @@ class PrefillServer:
         self._facts = facts
         self._is_closed = False
         self._room = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._strangers = threading.BoundedSemaphore(_MAX_STRANGERS)
 
     @property
     def port(self) -> int:
@@ -75,31 +77,46 @@ class PrefillServer:
             self._start(link)
 
     def _start(self, link: socket.socket) -> None:
-        if not self._room.acquire(blocking=False):
+        if not self._strangers.acquire(blocking=False):
             link.close()
             return
         try:
             threading.Thread(target=self._serve, args=(link,), daemon=True).start()
         except RuntimeError as error:  # there are too many threads
             _log.error("the side channel cannot serve a connection: %s", error)
-            self._room.release()
+            self._strangers.release()
             link.close()
 
     def _serve(self, link: socket.socket) -> None:
         """Answer one decode engine until it leaves. What it sends wrongly ends its connection."""
+        channel = self._open(link)
+        if channel is None:
+            link.close()
+        elif not self._room.acquire(blocking=False):
+            channel.close()
+        else:
+            try:
+                self._converse(channel)
+            finally:
+                self._room.release()
+
+    def _open(self, link: socket.socket) -> SideChannel | None:
+        """The channel to a peer that knows the secret. Strangers take no place of such peers."""
         try:
             opened = authenticate(link, self._key)
-            if opened is not None:
-                self._converse(open_channel(opened, self._key, "prefill", stall_s=_IDLE_S))
+            if opened is None:
+                return None
+            return open_channel(opened, self._key, "prefill", stall_s=AUTHENTICATE_S)
         except OSError as error:
             _log.debug("a decode engine left before it was greeted: %s", error)
+            return None
         finally:
-            link.close()
-            self._room.release()
+            self._strangers.release()
 
     def _converse(self, channel: SideChannel) -> None:
         try:
             if self._greet(channel):
+                channel.wait_up_to(_IDLE_S)
                 while True:
                     self._answer(channel, channel.receive())
         except (OSError, TypeError, ValueError) as error:

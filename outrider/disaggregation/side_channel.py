@@ -8,7 +8,6 @@ import hmac
 import json
 import secrets
 import select
-import struct
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -21,12 +20,18 @@ from outrider.disaggregation.session_tags import (
     SessionTags,
     session_tags,
 )
-from outrider.runtime.node_connection import NodeConnection, limit_wait
+from outrider.runtime.node_connection import (
+    AUTHENTICATE_S,
+    SIZE,
+    Handshake,
+    NodeConnection,
+    limit_wait,
+    receive_some,
+)
 from outrider.wire.transfer_order import TransferSide
 
 Message = Mapping[str, Any]
 _MAX_BYTES = 2**22  # of one message: a list of pages has at most some hundred thousand numbers
-_SIZE = struct.Struct("!i")  # before each message: that of multiprocessing's connections
 _SLOWEST = 2**20  # bytes of a tensor per second; a peer that sends fewer is given up
 
 
@@ -36,8 +41,13 @@ class SideChannel:
     def __init__(self, opened: NodeConnection, tags: SessionTags, *, stall_s: float) -> None:
         self._opened = opened
         self._tags = tags
-        self._stall_s = stall_s  # for a whole message: one may come byte by byte
         self._num_received = 0  # bytes since the last `take_num_received`
+        self.wait_up_to(stall_s)
+
+    def wait_up_to(self, stall_s: float) -> None:
+        """How long the next messages may take, each as a whole: one may come byte by byte."""
+        self._stall_s = stall_s
+        limit_wait(self._opened.socket, stall_s)
 
     @property
     def is_closed(self) -> bool:
@@ -59,7 +69,7 @@ class SideChannel:
 
     def _receive_bytes(self) -> bytes:
         end_s = time.monotonic() + self._stall_s
-        (size,) = _SIZE.unpack(self._read(_SIZE.size, end_s))
+        (size,) = SIZE.unpack(self._read(SIZE.size, end_s))
         if not TAG_BYTES <= size <= _MAX_BYTES + TAG_BYTES:
             raise ConnectionError(f"the peer sent a message of {size} bytes")
         received = self._read(size, end_s)
@@ -105,15 +115,8 @@ class SideChannel:
         return bytes(read)
 
     def _fill(self, left: memoryview, end_s: float) -> None:
-        poll = select.poll()
-        poll.register(self._opened.socket, select.POLLIN)
         while left:
-            wait_s = end_s - time.monotonic()
-            if wait_s <= 0 or not poll.poll(wait_s * 1000):
-                raise TimeoutError("the peer sent no whole message in time")
-            num_bytes = self._opened.socket.recv_into(left)
-            if not num_bytes:
-                raise ConnectionError("the peer closed the side channel")
+            num_bytes = receive_some(self._opened.socket, left, end_s)
             self._num_received += num_bytes
             left = left[num_bytes:]
 
@@ -125,14 +128,15 @@ def open_channel(
     opened: NodeConnection, key: bytes, side: TransferSide, *, stall_s: float
 ) -> SideChannel:
     """Agree on the tags of a session; raises OSError if the peer does not."""
-    limit_wait(opened.socket, stall_s)
+    limit_wait(opened.socket, AUTHENTICATE_S)
     own = secrets.token_bytes(NONCE_BYTES)
+    handshake = Handshake(opened.socket, time.monotonic() + min(stall_s, AUTHENTICATE_S))
     try:
-        opened.connection.send_bytes(own)
-        theirs = opened.connection.recv_bytes(NONCE_BYTES)
+        handshake.send_bytes(own)
+        theirs = handshake.recv_bytes(NONCE_BYTES)
         if len(theirs) != NONCE_BYTES:
             raise ConnectionError("it sent no random number")
-    except (EOFError, OSError) as error:
+    except OSError as error:
         opened.close()
         raise ConnectionError(f"the peer closed the side channel ({error})") from error
     tags = session_tags(key, side, own=own, theirs=theirs)

@@ -1,19 +1,65 @@
 """Connections between machines. Nothing is unpickled before the other end knows the secret."""
 
 import contextlib
+import select
 import socket
 import struct
 import time
+from collections.abc import Callable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import Any, cast
 
 from outrider.errors import ConfigError
 from outrider.runtime.node_messages import NodeMessage
 
-_AUTHENTICATE_S = 10.0  # for the secret of a machine that has connected
+AUTHENTICATE_S = 10.0  # in all, for the secret of a machine that has connected
+SIZE = struct.Struct("!i")  # before each message: that of multiprocessing's connections
 _RETRY_S = 0.2
 # A machine without power closes no connection: after 10 s of silence, three probes, 5 s apart.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
+
+class Handshake:
+    """Short messages before a moment, in the form of multiprocessing's, which has no such limit."""
+
+    def __init__(self, link: socket.socket, end_s: float) -> None:
+        self._link = link
+        self._end_s = end_s  # of time.monotonic
+
+    def send_bytes(self, message: bytes) -> None:
+        self._link.sendall(SIZE.pack(len(message)) + message)
+
+    def recv_bytes(self, most: int) -> bytes:
+        (size,) = SIZE.unpack(self._read(SIZE.size))
+        if not 0 <= size <= most:
+            raise ConnectionError(f"a message of {size} bytes is no handshake")
+        return self._read(size)
+
+    def run(self, *parts: Callable[[Any, bytes], None], key: bytes) -> None:
+        """Parts of multiprocessing's handshake, one after the other."""
+        for part in parts:
+            part(cast("Connection[Any, Any]", self), key)
+
+    def _read(self, num_bytes: int) -> bytes:
+        read = bytearray(num_bytes)
+        left = memoryview(read)
+        while left:
+            left = left[receive_some(self._link, left, self._end_s) :]
+        return bytes(read)
+
+
+def receive_some(link: socket.socket, left: memoryview, end_s: float) -> int:
+    """Fill the beginning of a buffer; how many bytes came. Raises OSError if none came in time."""
+    poll = select.poll()  # `select` takes no file numbers above 1023
+    poll.register(link, select.POLLIN)
+    wait_s = end_s - time.monotonic()
+    if wait_s <= 0 or not poll.poll(wait_s * 1000):
+        raise TimeoutError("the peer sent no whole message in time")
+    num_bytes = link.recv_into(left)
+    if not num_bytes:
+        raise ConnectionResetError("the peer closed the connection")
+    return num_bytes
 
 
 class NodeConnection:
@@ -59,11 +105,10 @@ def accept(listener: socket.socket, key: bytes, end_s: float) -> NodeConnection 
 
 def authenticate(link: socket.socket, key: bytes) -> NodeConnection | None:
     """A connection that was just accepted; None if the other end does not know the secret."""
-    opened = _open(link)
+    opened, handshake = _open(link), Handshake(link, time.monotonic() + AUTHENTICATE_S)
     try:
-        deliver_challenge(opened.connection, key)
-        answer_challenge(opened.connection, key)
-    except (AuthenticationError, AssertionError, EOFError, OSError):
+        handshake.run(deliver_challenge, answer_challenge, key=key)
+    except (AuthenticationError, AssertionError, OSError):
         opened.close()
         return None
     return _authenticated(opened)
@@ -72,10 +117,10 @@ def authenticate(link: socket.socket, key: bytes) -> NodeConnection | None:
 def connect(address: tuple[str, int], key: bytes, end_s: float) -> NodeConnection:
     """A connection to machine 0. Raises OSError if nothing listens there."""
     link = socket.create_connection(address, timeout=max(end_s - time.monotonic(), _RETRY_S))
-    opened = _open(link, timeout_s=max(end_s - time.monotonic(), _RETRY_S))
+    left_s = max(end_s - time.monotonic(), _RETRY_S)
+    opened, handshake = _open(link, left_s), Handshake(link, time.monotonic() + left_s)
     try:
-        answer_challenge(opened.connection, key)
-        deliver_challenge(opened.connection, key)
+        handshake.run(answer_challenge, deliver_challenge, key=key)
     except AuthenticationError as error:
         opened.close()
         raise ConfigError(
@@ -84,9 +129,9 @@ def connect(address: tuple[str, int], key: bytes, end_s: float) -> NodeConnectio
     except AssertionError as error:
         opened.close()
         raise ConfigError(f"{address[0]}:{address[1]} is no machine 0 of outrider") from error
-    except EOFError as error:
+    except OSError:
         opened.close()
-        raise ConnectionResetError("machine 0 closed the connection") from error
+        raise
     return _authenticated(opened)
 
 
@@ -101,7 +146,7 @@ def connect_soon(address: tuple[str, int], key: bytes, end_s: float) -> NodeConn
             time.sleep(_RETRY_S)
 
 
-def _open(link: socket.socket, timeout_s: float = _AUTHENTICATE_S) -> NodeConnection:
+def _open(link: socket.socket, timeout_s: float = AUTHENTICATE_S) -> NodeConnection:
     link.setblocking(True)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

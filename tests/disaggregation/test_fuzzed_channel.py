@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -16,9 +16,10 @@ from support.processes import wait_until
 from support.role_traces import submissions, traces
 from support.roles import KEY, pair_of
 
-from outrider.disaggregation import offer_watch
-from outrider.disaggregation.session_tags import TAG_BYTES
+from outrider.disaggregation import offer_watch, prefill_server, side_channel
+from outrider.disaggregation.session_tags import NONCE_BYTES, TAG_BYTES
 from outrider.disaggregation.side_channel import open_channel
+from outrider.runtime import node_connection
 from outrider.runtime.draft_kinds import NoDraft
 from outrider.runtime.node_connection import authenticate, connect
 from outrider.wire.transfer_order import TransferOrder
@@ -80,6 +81,44 @@ def test_strangers_get_nowhere(models, pair, seed):
                 stranger.sendall(data if rng.random() < 0.5 else frame(rng, data))
             read_to_the_end(stranger)
     assert_room_is_there(models, pair, one)
+
+
+@pytest.mark.parametrize("has_secret", [False, True])
+def test_a_stranger_that_sends_byte_by_byte_is_given_up(pair, monkeypatch, has_secret):
+    """Every byte comes in time, and the handshake does not."""
+    monkeypatch.setattr(node_connection, "AUTHENTICATE_S", 0.3)
+    monkeypatch.setattr(side_channel, "AUTHENTICATE_S", 0.3)
+    monkeypatch.setattr(prefill_server, "AUTHENTICATE_S", 0.3)
+    address, is_over = ("127.0.0.1", pair.port), threading.Event()
+    if has_secret:  # up to its random number
+        opened = connect(address, KEY, time.monotonic() + LONG_S)
+        stranger, promised = opened.socket, NONCE_BYTES
+    else:
+        stranger, promised = socket.create_connection(address), 200
+    stranger.sendall(struct.pack("!i", promised))
+    sent = 0
+    with closing(stranger), suppress(OSError):  # the other end closes it
+        while sent < 20 and not is_over.wait(0.1):
+            sent += stranger.send(b"x")
+    assert sent < 20
+    wait_until(lambda: pair.server._strangers._value == 128)
+
+
+def test_strangers_take_no_place_of_peers(pair):
+    (one,) = submissions()[2:]
+    pair.offer(one, "room")
+    run_all(pair.decode.engine, [pair.fetched(one, "room")])  # its connections are open now
+    address = ("127.0.0.1", pair.port)
+    with ExitStack() as held:
+        for _ in range(150):  # more than the quota, and silent
+            held.enter_context(closing(socket.create_connection(address)))
+        wait_until(lambda: pair.server._strangers._value == 0)
+        pair.decode.engine.flush()
+        pair.offer(one, "again")
+        again = replace(one, request_id="again")
+        output = run_all(pair.decode.engine, [pair.fetched(again, "again")])["again"]
+        assert output.last.progress.cached == 28
+    pair.assert_no_leak()
 
 
 def odd_message(rng):

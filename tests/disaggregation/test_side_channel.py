@@ -162,6 +162,6 @@ def test_a_thread_that_cannot_start_gives_its_place_back(pair, monkeypatch):
         refused.settimeout(LONG_S)
         assert refused.recv(1) == b""
     monkeypatch.undo()
-    assert server._room._value == 1024
+    assert server._strangers._value == 128
     ask(server.port).close()
     server.close()
