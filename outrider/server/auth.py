@@ -1,4 +1,4 @@
-"""An API key for all routes but the health check and the files of the page."""
+"""An API key for all routes but those of probes and the files of the page."""
 
 import hmac
 
@@ -7,9 +7,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outrider.server.http_errors import ApiError
 
-_OPEN = frozenset(
-    {"/health", "/ping", "/"}
-)  # load balancers have no key; the page asks the user for it
+# Load balancers and probes have no key; the page asks the user for it.
+_OPEN = frozenset({"/health", "/ping", "/version", "/"})
 _OPEN_FOLDER = "/page/"
 _SCHEME = b"bearer "
 

@@ -9,7 +9,9 @@ import yaml
 from outrider.cli.flags import DraftFlags
 from outrider.cli.model_flags import ModelFlags
 from outrider.cli.serve import ServerFlags
+from outrider.server.auth import _is_open
 
+PROBES = ("readiness", "liveness", "startup")
 FILE = Path(__file__).parents[2] / "examples/fleet/kubernetes.yaml"
 OBJECTS = list(yaml.safe_load_all(FILE.read_text()))
 SERVERS = [
@@ -30,6 +32,8 @@ def test_a_pod_starts_a_server_and_outlives_its_grace(pod):
     ends_s = float(flags["shutdown_delay"]) + float(flags["shutdown_grace"])
     assert pod["terminationGracePeriodSeconds"] > ends_s
     assert container["readinessProbe"]["httpGet"]["path"] == "/health"
+    probes = [container[f"{kind}Probe"]["httpGet"]["path"] for kind in PROBES]
+    assert all(_is_open(path) for path in probes), "probes have no key"
 
 
 @pytest.mark.parametrize("version", ["1.28", "1.37"])
