@@ -1,6 +1,6 @@
 import pytest
 from support.model_set import make_models
-from support.role_servers import KEY, NAME, free_port
+from support.role_servers import KEY, NAME, USUAL_BACKEND, free_port
 from support.served import ServerProcess
 from support.spoken import tiny_llama, write_tokenizer
 
@@ -23,7 +23,7 @@ def start_and_end_servers(folder, tmp_path_factory):
     started = []
 
     def start(mode, *flags, port=0, environment=KEY):
-        roles = ("--disaggregation-mode", mode, "--disaggregation-transfer-backend", "tcp")
+        roles = ("--disaggregation-mode", mode, "--disaggregation-transfer-backend", USUAL_BACKEND)
         if port:
             roles += ("--disaggregation-bootstrap-port", str(port))
         log = tmp_path_factory.mktemp("log") / "stderr"

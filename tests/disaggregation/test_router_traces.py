@@ -4,18 +4,20 @@ Acceptance alone betrays draft state that was lost on the way, so whole rounds a
 """
 
 import contextlib
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.role_folders import WRITERS, write_model
-from support.role_servers import KEY, assert_clean, free_port
+from support.role_servers import KEY, USUAL_BACKEND, assert_clean, free_port
 from support.router import RouterProcess, apart, single
 from support.served import ServerProcess
 
 FLAGS = (
     *("--served-model-name", "tiny", "--no-adaptive", "--kv-tokens", "2048"),
-    *("--max-num-seqs", "4", "--no-check-draft", "--disaggregation-transfer-backend", "tcp"),
+    *("--max-num-seqs", "4", "--no-check-draft"),
 )
+BACKENDS = dict(zip(WRITERS, itertools.cycle([USUAL_BACKEND, "tcp"]), strict=False))
 TEXT = "the cat, the dog, the cat and the 4 dogs: a quick brown fox jumps over. "
 BODY = {"model": "tiny", "max_tokens": 20, "trace": True, "temperature": 0.0, "seed": 5}
 SETTINGS = {
@@ -32,8 +34,8 @@ SETTINGS = {
 
 @pytest.fixture(name="start")
 def servers_of_one_model(tmp_path):
-    """Starts both servers of a model at the same time; they end with the test."""
-    with contextlib.ExitStack() as held, ThreadPoolExecutor(2) as pool:
+    """Starts a server of each role and one without at the same time; they end with the test."""
+    with contextlib.ExitStack() as held, ThreadPoolExecutor(3) as pool:
 
         def start_one(name, folder, *flags):
             server = ServerProcess(folder, tmp_path / name, *flags, environment=KEY)
@@ -43,25 +45,25 @@ def servers_of_one_model(tmp_path):
 
         def start(name):
             folder, port = tmp_path / "model", free_port()
-            flags = (*FLAGS, *write_model(name, folder), "--disaggregation-mode")
-            prefill = (*flags, "prefill", "--disaggregation-bootstrap-port", str(port))
+            flags = (*FLAGS, *write_model(name, folder))
+            roles = (*flags, "--disaggregation-transfer-backend", BACKENDS[name])
+            roles += ("--disaggregation-mode",)
+            prefill = (*roles, "prefill", "--disaggregation-bootstrap-port", str(port))
             starting = [
                 pool.submit(start_one, "prefill", folder, *prefill),
-                pool.submit(start_one, "decode", folder, *flags, "decode"),
+                pool.submit(start_one, "decode", folder, *roles, "decode"),
+                pool.submit(start_one, "single", folder, *flags),
             ]
             return *(each.result() for each in starting), port
 
         yield start
 
 
-def compare(router, decode, setting):
-    """The rounds of an answer by the router, which is that of the decode server alone."""
+def compare(router, one, setting):
+    """The rounds of an answer by the router, which is that of one server without a role."""
     asked = {**BODY, **SETTINGS[setting]}
     asked["messages"] = [{"role": "user", "content": f"{setting}: {TEXT}"}]
-    answers = [
-        post("/v1/chat/completions", {**asked, "cache_salt": f"{way} {setting}"})
-        for way, post in (("apart", router.post), ("alone", decode.post))
-    ]
+    answers = [each.post("/v1/chat/completions", asked) for each in (router, one)]
     assert [each.status_code for each in answers] == [200, 200], answers[0].text
     routed, right = (each.json(parse_float=single) for each in answers)
     assert routed["choices"] == right["choices"], setting
@@ -75,10 +77,10 @@ def compare(router, decode, setting):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITERS)
 def test_tokens_and_rounds_are_those_of_one_server(start, tmp_path, name):
-    prefill, decode, port = start(name)
+    prefill, decode, one, port = start(name)
     flags = apart("vllm-router", prefill, port, decode)
     with contextlib.closing(RouterProcess("vllm-router", tmp_path / "router", *flags)) as router:
-        rounds = [each for setting in SETTINGS for each in compare(router, decode, setting)]
+        rounds = [each for setting in SETTINGS for each in compare(router, one, setting)]
     assert any(len(each["nodes"]) > 1 for each in rounds) == (name != "none")
     counts = decode.invariants["transfers"]
     assert (counts["total_done"], counts["total_failed"]) == (len(SETTINGS), 0)

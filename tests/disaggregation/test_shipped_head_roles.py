@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from support.role_servers import KEY, assert_clean, free_port
+from support.role_servers import KEY, USUAL_BACKEND, assert_clean, free_port
 from support.router import RouterProcess, apart, single
 from support.served import ServerProcess
 
@@ -24,16 +24,18 @@ BODY = {
 SETTINGS = {
     "greedy": {},
     "sampled": {"temperature": 0.8, "logprobs": True, "top_logprobs": 3},
+    "penalties": {"temperature": 0.7, "repetition_penalty": 1.2, "presence_penalty": 0.3},
+    "grammar": {"temperature": 0.7, "structured_outputs": {"regex": "The Rhine [a-z ,]{40,90}"}},
 }
 
 
 @pytest.fixture(scope="module", name="roles")
 def prefill_and_decode(smollm2_folder, tmp_path_factory):
-    """Both servers, and the port of the first's side channel."""
+    """Both servers, one without a role, and the port of the first's side channel."""
     del smollm2_folder  # the model is cached now
     logs, port = tmp_path_factory.mktemp("roles"), free_port()
     flags = ("--served-model-name", "smollm2", "--no-adaptive", "--kv-tokens", "4096")
-    flags += ("--disaggregation-transfer-backend", "tcp", "--no-check-draft")
+    flags += ("--disaggregation-transfer-backend", USUAL_BACKEND, "--no-check-draft")
 
     def start(mode, *more):
         own = ("--disaggregation-mode", mode, *flags, *more)
@@ -44,6 +46,7 @@ def prefill_and_decode(smollm2_folder, tmp_path_factory):
         for mode, more in (
             ("prefill", ("--disaggregation-bootstrap-port", str(port))),
             ("decode", ()),
+            ("null", ()),
         ):
             servers.append(start(mode, *more))
             held.callback(servers[-1].process.wait)
@@ -54,7 +57,7 @@ def prefill_and_decode(smollm2_folder, tmp_path_factory):
 @pytest.fixture(scope="module", name="router")
 def running_vllm_router(roles, tmp_path_factory):
     """vllm-router passes on fields that it does not know, such as `trace`; the others drop them."""
-    flags = apart("vllm-router", roles[0], roles[2], roles[1])
+    flags = apart("vllm-router", roles[0], roles[3], roles[1])
     log = tmp_path_factory.mktemp("router") / "log"
     with contextlib.closing(RouterProcess("vllm-router", log, *flags)) as router:
         yield router
@@ -63,12 +66,10 @@ def running_vllm_router(roles, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_tokens_and_rounds_are_those_of_one_server(roles, router, name):
-    prefill, decode, _ = roles
-    body = {**BODY, **SETTINGS[name]}
-    answer = router.post("/v1/chat/completions", {**body, "cache_salt": f"routed {name}"})
+    prefill, decode, one, _ = roles
+    body = {**BODY, **SETTINGS[name], "cache_salt": name}  # each computes its prompt
+    answer, alone = (each.post("/v1/chat/completions", body) for each in (router, one))
     assert answer.status_code == 200, answer.text
-    # Asked without a router and with another salt, the decode server computes all of it.
-    alone = decode.post("/v1/chat/completions", {**body, "cache_salt": f"alone {name}"})
     answers = [each.json(parse_float=single) for each in (answer, alone)]
     usages = [each["usage"]["prompt_tokens_details"] for each in answers]
     assert usages[0]["cached_tokens"] > 150

@@ -2,6 +2,8 @@
 
 import socket
 
+from outrider.config.role_checks import nixl_package
+
 KEY = {"OUTRIDER_RANKS_KEY": "a secret of the test"}
 NAME = (
     *("--served-model-name", "tiny", "--draft", "ngram", "--no-adaptive", "--kv-tokens", "8192"),
@@ -9,6 +11,9 @@ NAME = (
 )
 TEXT = "the quick brown fox jumps over the lazy dog and " * 4
 BODY = {"model": "tiny", "prompt": TEXT, "max_tokens": 16, "temperature": 0.7, "seed": 7}
+
+
+USUAL_BACKEND = "nixl" if nixl_package() else "tcp"  # the default of a server, where it is there
 
 
 def free_port():
