@@ -176,25 +176,49 @@ def test_a_rolling_restart_of_all_replicas_loses_and_changes_no_answer(replicas,
     assert all(each.json()["choices"] == right[seed] for seed, each in load.answers)
 
 
+class Streams:
+    """Clients that always have a stream each: when one ends, they open the next."""
+
+    def __init__(self, router, num):
+        self._url, self._is_over = router.url + "/v1/completions", threading.Event()
+        self._clients = [threading.Thread(target=self._follow) for _ in range(num)]
+        for each in self._clients:
+            each.start()
+
+    def _follow(self):
+        body = {**BODY, "prompt": "the", "max_tokens": 1000, "ignore_eos": True, "stream": True}
+        while not self._is_over.is_set():
+            with httpx.stream("POST", self._url, json=body, timeout=LONG_S) as sent:
+                for _ in sent.iter_lines():
+                    if self._is_over.is_set():
+                        break  # in the middle of the answer
+
+    def close(self):
+        self._is_over.set()
+        for each in self._clients:
+            each.join()
+
+
 @pytest.mark.slow
 def test_loads_count_the_requests_that_the_router_sent(replicas, tmp_path):
     """While all of them run, and when their clients have left."""
+    num = 2 * NUM_REPLICAS
 
     def loads():
         return [each.get("/v1/loads").json()["loads"][0] for each in replicas.servers]
 
-    body = {**BODY, "prompt": "the", "max_tokens": 1000, "ignore_eos": True, "stream": True}
-    with router_of(replicas, tmp_path, "round_robin") as router, contextlib.ExitStack() as streams:
-        url, begun = router.url + "/v1/completions", []
-        for _ in range(2 * NUM_REPLICAS):
-            sent = streams.enter_context(httpx.stream("POST", url, json=body, timeout=LONG_S))
-            begun.append(sent.iter_lines())  # an iterator that is gone closes its stream
-            next(begun[-1])
-        busy = loads()
-        assert [each["num_running_reqs"] for each in busy] == [2] * NUM_REPLICAS
-        for each in busy:
-            assert each["num_used_tokens"] >= 2 * 16
+    def are_all_running():
+        busy.append(loads())
+        return sum(each["num_running_reqs"] for each in busy[-1]) == num
+
+    busy = []
+    with router_of(replicas, tmp_path, "round_robin") as router:
+        with contextlib.closing(Streams(router, num)):
+            wait_for(are_all_running)  # answers end at any time, and others begin
+        for each in busy[-1]:
+            assert each["num_total_reqs"] == each["num_running_reqs"] + each["num_waiting_reqs"]
+            assert each["num_used_tokens"] >= each["num_running_reqs"] * 16
             assert each["token_usage"] == each["num_used_tokens"] / each["max_total_num_tokens"]
             assert each["max_total_num_tokens"] == KV_TOKENS
-    wait_for(lambda: not any(each["num_total_reqs"] for each in loads()))
+        wait_for(lambda: not any(each["num_total_reqs"] for each in loads()))
     assert [each["num_used_tokens"] for each in loads()] == [0] * NUM_REPLICAS
