@@ -2,10 +2,12 @@
 
 import base64
 import importlib
+import logging
 import os
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +19,20 @@ from outrider.disaggregation.side_channel import Message, SideChannel
 from outrider.wire.kv_transfer import SharedPrompt
 
 Region = tuple[int, int, int]  # address, bytes, device
+_MAX_IDLE_PEERS = 64  # agents that nothing is read from; each restart of a server makes another
 _LOOK_US = 20_000  # between two looks at UCX without an event: some events wake no thread
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class NixlPeer:
+    """An agent of a prefill engine, as NIXL knows it here."""
+
+    metadata: bytes
+    name: str
+    num_reads: int = 0  # in flight
+    is_lost: bool = False  # a read of it has failed
 
 
 class NixlMemory:
@@ -29,7 +44,7 @@ class NixlMemory:
         _allow_reads_between_gpus()
         self._agent = _open_agent(f"outrider-{uuid.uuid4()}")
         self.kind = "VRAM" if any(part.get_device() >= 0 for part in self._parts) else "DRAM"
-        self._peers: dict[bytes, str] = {}  # names of agents by their metadata
+        self._peers: dict[bytes, NixlPeer] = {}  # by metadata; the one that was used last is last
         self._agent.register_memory([_whole(part) for part in self._parts], self.kind)
 
     def describe(self) -> dict[str, Any]:
@@ -55,18 +70,36 @@ class NixlMemory:
                 remote.append(_range(other, yours, count))
         metadata = base64.b64decode(welcome["metadata"])
         with self._lock:
-            if metadata not in self._peers:
-                self._peers[metadata] = self._agent.add_remote_agent(metadata)
+            peer = self._use_peer(metadata)
             handle = self._agent.initialize_xfer(
                 "READ",
                 self._agent.get_xfer_descs(local, self.kind),
                 self._agent.get_xfer_descs(remote, str(welcome["kind"])),
-                self._peers[metadata],
+                peer.name,
             )
-            state = self._agent.transfer(handle)
-        return NixlRead(self, handle, state, num_bytes=sum(each[1] for each in local))
+            self._agent.transfer(handle)
+            peer.num_reads += 1
+        return NixlRead(self, peer, handle, num_bytes=sum(each[1] for each in local))
 
-    def look(self, handle: Any) -> str:
+    def _use_peer(self, metadata: bytes) -> NixlPeer:
+        """The agent that described itself so. Of others that are idle, the oldest are forgotten."""
+        peer = self._peers.pop(metadata, None)
+        if peer is None:
+            peer = NixlPeer(metadata, self._agent.add_remote_agent(metadata))
+        idle = [each for each in self._peers.values() if not each.num_reads]
+        for each in idle[: max(len(idle) - _MAX_IDLE_PEERS, 0)]:
+            self._forget(each)
+        self._peers[metadata] = peer
+        return peer
+
+    def _forget(self, peer: NixlPeer) -> None:
+        del self._peers[peer.metadata]
+        try:
+            self._agent.remove_remote_agent(peer.name)
+        except Exception as error:  # as in `look`; it may have left by itself
+            _log.debug("NIXL did not forget %s: %s", peer.name, error)
+
+    def look(self, peer: NixlPeer, handle: Any) -> str:
         """The state of a read: PROC, DONE, or what ended it."""
         with self._lock:
             try:
@@ -75,17 +108,22 @@ class NixlMemory:
                 state = f"{type(error).__name__} {error}"
             if state != "PROC":
                 self._agent.release_xfer_handle(handle)
+                peer.num_reads -= 1
+                peer.is_lost |= state != "DONE"
+                if peer.is_lost and not peer.num_reads and peer.metadata in self._peers:
+                    self._forget(peer)
         return state
 
 
 class NixlRead:
     """A read in flight. A stopped peer may finish it much later, so its pages wait until then."""
 
-    def __init__(self, memory: NixlMemory, handle: Any, state: str, *, num_bytes: int) -> None:
+    def __init__(self, memory: NixlMemory, peer: NixlPeer, handle: Any, *, num_bytes: int) -> None:
         self.num_bytes = num_bytes
         self._memory = memory
+        self._peer = peer
         self._handle = handle
-        self._state = "PROC" if state == "DONE" else state  # `look` gives the handle back
+        self._state = "PROC"  # also if it has ended already: `look` gives the handle back
 
     def is_done(self) -> bool:
         if self.is_over() and self._state != "DONE":
@@ -94,7 +132,7 @@ class NixlRead:
 
     def is_over(self) -> bool:
         if self._state == "PROC":
-            self._state = self._memory.look(self._handle)
+            self._state = self._memory.look(self._peer, self._handle)
         return self._state != "PROC"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.engines import Shape
+from support.processes import wait_until
 from support.role_traces import assert_same_rounds, draft_of, submissions
 from support.roles import make_half
 from support.row_matrix import shape_of
@@ -13,6 +14,7 @@ from support.row_models import row_model
 
 pytest.importorskip("nixl_cu13", reason="pip install 'outrider[disagg]'")
 
+from outrider.disaggregation import nixl_pages
 from outrider.disaggregation.nixl_pages import NixlMemory, _runs
 from outrider.runtime.draft_kinds import NoDraft
 
@@ -38,6 +40,42 @@ def test_the_threads_of_an_idle_engine_need_no_processor(models):
     time.sleep(1.5)
     assert cpu_s(own) - used_s < 0.1
     assert memory.describe()["metadata"]
+
+
+def read_one_page(memory, welcome):
+    read = memory.begin_read(welcome, [1], [2])
+    wait_until(read.is_over)
+    return read
+
+
+def test_agents_of_servers_that_are_gone_are_forgotten(models, monkeypatch):
+    """A server that starts again is another agent, and nothing tells that the old one is gone."""
+    monkeypatch.setattr(nixl_pages, "_MAX_IDLE_PEERS", 1)
+    halves = [make_half(models.target, Shape(kv_tokens=64), NoDraft()) for _ in range(4)]
+    memory, *others = (NixlMemory(each.pages) for each in halves)
+    forgotten, forget = [], memory._agent.remove_remote_agent
+    monkeypatch.setattr(
+        memory._agent, "remove_remote_agent", lambda name: (forgotten.append(name), forget(name))
+    )
+    welcomes = [each.describe() for each in others]
+    for welcome in welcomes:
+        assert read_one_page(memory, welcome).is_done()
+    assert len(memory._peers) == 2
+    assert read_one_page(memory, welcomes[0]).is_done(), "it can be asked again"
+    assert len(memory._peers) == 2
+    assert len(forgotten) == 2
+
+
+def test_the_agent_of_a_read_that_failed_is_forgotten(models, monkeypatch):
+    memory, other = (NixlMemory(make_half(models.target, Shape(), NoDraft()).pages) for _ in "ab")
+    read = memory.begin_read(other.describe(), [1], [2])
+    look = memory._agent.check_xfer_state
+    monkeypatch.setattr(memory._agent, "check_xfer_state", lambda handle: "ERR")
+    wait_until(lambda: look(read._handle) == "DONE")  # else it could not be released
+    assert read.is_over()
+    assert not memory._peers
+    with pytest.raises(ConnectionError, match="the read failed"):
+        read.is_done()
 
 
 @pytest.mark.slow
