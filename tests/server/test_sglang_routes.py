@@ -61,6 +61,8 @@ def test_logprobs_are_triples(server):
 
 def test_the_server_describes_itself_without_paths(server, served_folder):
     about = server.get("/server_info").json()
+    assert about["max_total_tokens"] == about["max_total_num_tokens"] > 0
+    assert (about["model_path"], about["load_balance_method"]) == ("tiny", "auto")
     assert about["internal_states"][0]["avg_spec_accept_length"] >= 1
     assert 0 <= about["internal_states"][0]["forward_occupancy"] <= 1
     assert about == server.get("/get_server_info").json()

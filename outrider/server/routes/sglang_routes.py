@@ -100,16 +100,19 @@ def _read_requests(
 
 def _server_info(async_engine: AsyncEngine, model: ServedModel) -> dict[str, Any]:
     facts = async_engine.engine.facts
-    budget = facts.draft.budget
+    budget, num_tokens = facts.draft.budget, facts.num_pages * facts.host.page_size
     return {
         "version": __version__,
         "served_model_name": model.name,
-        "max_total_num_tokens": facts.num_pages * facts.host.page_size,
+        "model_path": model.name,  # not its path on this machine
+        "max_total_num_tokens": num_tokens,
+        "max_total_tokens": num_tokens,  # routers look for this name
         "context_length": facts.host.max_context,
         "max_running_requests": facts.host.max_rows,
         "page_size": facts.host.page_size,
         "tp_size": facts.memory.tp_size,
         "dp_size": max(len(async_engine.ranks) // facts.memory.tp_size, 1),
+        "load_balance_method": "auto",  # among the replicas of this server: by prefix and load
         "ranks": [asdict(each) for each in async_engine.ranks],
         "disaggregation_mode": async_engine.rules.role.mode,
         "disaggregation_bootstrap_port": async_engine.rules.role.port,
