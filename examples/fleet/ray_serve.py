@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
+from typing import Any, cast
 
 import aiohttp
 from ray import serve
@@ -86,4 +87,5 @@ def app(args: dict[str, str]) -> serve.Application:
     """The application for `serve run` and `serve deploy`."""
     needs = {"num_gpus": float(args.get("gpus", "1")), "num_cpus": float(args.get("cpus", "1"))}
     flags = shlex.split(args.get("flags", ""))
-    return OutriderReplica.options(ray_actor_options=needs).bind(args["model"], flags)
+    replica = cast("Any", OutriderReplica)  # Ray's decorator makes a deployment of the class
+    return replica.options(ray_actor_options=needs).bind(args["model"], flags)
