@@ -63,10 +63,10 @@ def grouped_integers(
     """A weight whose codes lie in the order of their groups."""
     assert codes.shape[1] == (-(-inputs // 2) if bits == 4 else inputs), "checked by the form"
     groups, places = _groups(inputs, scales.shape[0], order), _NO_ORDER
-    if not _are_consecutive(groups, scales.shape[0]):
+    if not are_consecutive(groups, scales.shape[0]):
         places = torch.argsort(groups, stable=True)
         codes, groups = _permuted(codes, places, bits), groups[places]
-    if not _are_consecutive(groups, scales.shape[0]):  # a part of a weight with an order
+    if not are_consecutive(groups, scales.shape[0]):  # a part of a weight with an order
         scales = scales[groups]
         zeros = zeros[groups] if len(zeros) else zeros
     middle = 0 if bits == 4 else 2 ** (bits - 1)
@@ -92,11 +92,11 @@ def _permuted(codes: torch.Tensor, places: torch.Tensor, bits: int) -> torch.Ten
     return pack_nibbles(unpack_nibbles(codes, 2)[:, places], 2)
 
 
-def _are_consecutive(groups: torch.Tensor, num: int) -> bool:  # groups [in]
-    """Whether every group has as many inputs, one after another."""
+def are_consecutive(groups: torch.Tensor, num: int) -> bool:  # groups [in]
+    """Whether each of `num` groups has as many inputs, one after another."""
     size, rest = divmod(groups.shape[0], num)
     places = torch.arange(groups.shape[0])
-    return rest == 0 and torch.equal(groups, places // max(size, 1))
+    return rest == 0 and torch.equal(groups.long(), places // max(size, 1))
 
 
 def _groups(columns: int, num: int, order: torch.Tensor | None) -> torch.Tensor:  # [columns]

@@ -5,7 +5,11 @@ import math
 import torch
 
 from outrider.errors import ConfigError
-from outrider.models.quantised.grouped_integers import codes_of_words, grouped_integers
+from outrider.models.quantised.grouped_integers import (
+    are_consecutive,
+    codes_of_words,
+    grouped_integers,
+)
 from outrider.models.quantised.packed_form import Parts, check_shape, two_axes
 from outrider.models.quantised.quantisation import IntegerCodes
 from outrider.models.quantised.unpack_bits import unpack_awq, unpack_words
@@ -60,7 +64,7 @@ class GroupedWords:
     def unit(self, parts: Parts, dim: int) -> int:
         (_, columns), per_word = self.shape(parts), _WORD // self._bits(parts)
         num_groups = parts["weight_scale"].shape[1]
-        if "weight_g_idx" in parts:
+        if _has_order(parts.get("weight_g_idx"), num_groups):
             return 0
         if dim:
             return 0 if columns % num_groups else math.lcm(columns // num_groups, per_word)
@@ -69,6 +73,7 @@ class GroupedWords:
     def narrow(self, parts: Parts, dim: int, first: int, num: int) -> Parts:
         (rows, columns), scale = self.shape(parts), parts["weight_scale"]
         per_word, found = _WORD // self._bits(parts), dict(parts)
+        found.pop("weight_g_idx", None)  # it names consecutive groups: see `unit`
         num_words, group = -(-num // per_word), columns // scale.shape[1]
         if dim:
             found["weight_packed"] = found["weight_packed"].narrow(1, first // per_word, num_words)
@@ -144,7 +149,7 @@ class GptqWords:
     def unit(self, parts: Parts, dim: int) -> int:
         (_, columns), per_word = self.shape(parts), _WORD // self._bits
         num_groups = parts["scales"].shape[0]
-        if not dim or _has_order(parts.get("g_idx")):
+        if not dim or _has_order(parts.get("g_idx"), num_groups):
             return per_word
         return 0 if columns % num_groups else math.lcm(columns // num_groups, per_word)
 
@@ -157,7 +162,7 @@ class GptqWords:
             found["qweight"] = found["qweight"].narrow(1, first, num)
             return found
         found["qweight"] = found["qweight"].narrow(0, *words)
-        if _has_order(parts.get("g_idx")):
+        if _has_order(parts.get("g_idx"), found["scales"].shape[0]):
             found["g_idx"] = found["g_idx"].narrow(0, first, num)
             return found
         found.pop("g_idx", None)
@@ -222,9 +227,14 @@ def _check_groups(suffix: str, num_groups: int, columns: int, stated: IntegerCod
         )
 
 
-def _has_order(order: torch.Tensor | None) -> bool:
-    """Whether every input names its group."""
-    return order is not None and bool((order >= 0).all())
+def _has_order(order: torch.Tensor | None, num_groups: int) -> bool:  # order [in]
+    """Whether inputs name groups that are not consecutive.
+
+    Exporters of GPTQ store the group of every input even where groups are consecutive.
+    """
+    if order is None or not bool((order >= 0).all()):
+        return False
+    return not are_consecutive(order, num_groups)
 
 
 def _order(
@@ -232,7 +242,7 @@ def _order(
 ) -> torch.Tensor | None:  # [in] int64
     """The group of every input; None for consecutive inputs."""
     order = parts.get(suffix)
-    if order is None or not _has_order(order):
+    if order is None or not _has_order(order, num_groups):
         if columns % num_groups:
             raise ConfigError(
                 f"{suffix} is missing or empty: {num_groups} groups do not divide {columns} inputs"

@@ -184,11 +184,22 @@ def test_the_rest_of_a_weight_is_not_widened(form):
 @pytest.mark.parametrize("form", [name for name in FORMS if name not in UNEVEN])
 def test_ranks_keep_the_codes_of_their_halves(form):
     found, parts, values = packed_of(form, 64, 64)
-    has_order = len(found.quantised(parts).order) > 0
+    whole = found.quantised(parts)
     for cut in (Cut(0, ((0, 32),)), Cut(1, ((32, 64),)), Cut(0, ((8, 16), (40, 64)))):
         part = read_cut(found, parts, cut)
-        assert isinstance(part, QuantisedWeight) or (has_order and cut.dim == 1)
         assert torch.equal(widened(part), cut.of(values))
+        if len(whole.order) and cut.dim == 1:
+            continue  # a half has inputs of all groups
+        assert isinstance(part, QuantisedWeight)
+        assert part.scales.group == min(whole.scales.group, part.inputs)
+
+
+def test_consecutive_groups_that_compressed_tensors_names_are_no_order():
+    found, parts, values = packed_of("int4 groups", 64, 64)
+    cut, parts = Cut(1, ((32, 64),)), parts | {"weight_g_idx": torch.arange(64).int() // 8}
+    part = read_cut(found, parts, cut)
+    assert torch.equal(widened(part), cut.of(values))
+    assert (found.unit(parts, 1), part.scales.group) == (8, 8)
 
 
 @pytest.mark.parametrize("form", ["fp8 blocks", "GPTQ", "NVFP4"])
