@@ -88,7 +88,7 @@ def _groups(columns, group, rng, *, has_order, is_shared=False):
 def words_of_compressed_tensors(
     rows, columns, rng, *, bits=4, group=8, has_zeros=False, has_order=False
 ):
-    per = 32 // bits
+    per, group = 32 // bits, group or columns  # 0: a scale per row
     codes = rng.integers(0, 2**bits, (rows, columns))
     scales = rng.uniform(1e-3, 2e-2, (rows, columns // group)).astype(np.float32)
     zeros = rng.integers(0, 2**bits, (rows, columns // group))
@@ -128,6 +128,7 @@ def gptq(
     is_shared=False,
     is_symmetric=False,
 ):
+    group = group or columns  # 0: a scale per row
     codes = rng.integers(0, 16, (rows, columns))
     zeros = rng.integers(0, 16, (rows, columns // group))
     if is_symmetric:

@@ -55,6 +55,10 @@ FORMS = {
         partial(forms.words_of_compressed_tensors, has_zeros=True, has_order=True),
         integers(symmetric=False, actorder="group"),
     ),
+    "int4 rows": (
+        partial(forms.words_of_compressed_tensors, group=0),
+        compressed("pack-quantized", num_bits=4, type="int", strategy="channel", symmetric=True),
+    ),
     "int8 groups": (partial(forms.words_of_compressed_tensors, bits=8), integers(bits=8)),
     "GPTQ": (forms.gptq, gptq_config()),
     "GPTQ v2": (
@@ -62,6 +66,10 @@ FORMS = {
         gptq_config(checkpoint_format="gptq_v2", desc_act=False),
     ),
     "GPTQ symmetric": (partial(forms.gptq, is_symmetric=True), gptq_config(sym=True)),
+    "GPTQ rows": (
+        partial(forms.gptq, group=0, has_order=False),
+        gptq_config(group_size=-1, desc_act=False),
+    ),
     "AWQ": (forms.awq, awq_config()),
     "NVFP4": (forms.nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
     "NVFP4 of compressed-tensors": (

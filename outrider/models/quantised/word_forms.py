@@ -67,20 +67,20 @@ class GroupedWords:
         if _has_order(parts.get("weight_g_idx"), num_groups):
             return 0
         if dim:
-            return 0 if columns % num_groups else math.lcm(columns // num_groups, per_word)
+            return _unit_of_columns(columns, num_groups, per_word)
         return per_word if "weight_zero_point" in parts else 1
 
     def narrow(self, parts: Parts, dim: int, first: int, num: int) -> Parts:
         (rows, columns), scale = self.shape(parts), parts["weight_scale"]
         per_word, found = _WORD // self._bits(parts), dict(parts)
         found.pop("weight_g_idx", None)  # it names consecutive groups: see `unit`
-        num_words, group = -(-num // per_word), columns // scale.shape[1]
+        num_words = -(-num // per_word)
         if dim:
             found["weight_packed"] = found["weight_packed"].narrow(1, first // per_word, num_words)
-            groups = (1, first // group, num // group)
+            groups = _groups_of(first, num, columns, scale.shape[1])
             for name in ("weight_scale", "weight_zero_point"):
                 if name in found:
-                    found[name] = found[name].narrow(*groups)
+                    found[name] = found[name].narrow(1, *groups)
             sizes = [rows, num]
         else:
             for name in ("weight_packed", "weight_scale"):
@@ -151,7 +151,7 @@ class GptqWords:
         num_groups = parts["scales"].shape[0]
         if not dim or _has_order(parts.get("g_idx"), num_groups):
             return per_word
-        return 0 if columns % num_groups else math.lcm(columns // num_groups, per_word)
+        return _unit_of_columns(columns, num_groups, per_word)
 
     def narrow(self, parts: Parts, dim: int, first: int, num: int) -> Parts:
         (_, columns), per_word, found = self.shape(parts), _WORD // self._bits, dict(parts)
@@ -166,9 +166,9 @@ class GptqWords:
             found["g_idx"] = found["g_idx"].narrow(0, first, num)
             return found
         found.pop("g_idx", None)
-        group = columns // found["scales"].shape[0]
+        groups = _groups_of(first, num, columns, found["scales"].shape[0])
         for name in ("scales", "qzeros"):
-            found[name] = found[name].narrow(0, first // group, num // group)
+            found[name] = found[name].narrow(0, *groups)
         return found
 
 
@@ -200,7 +200,7 @@ class AwqWords:
 
     def unit(self, parts: Parts, dim: int) -> int:
         columns, num_groups = self.shape(parts)[1], parts["scales"].shape[0]
-        return 8 if not dim else 0 if columns % num_groups else columns // num_groups
+        return _unit_of_columns(columns, num_groups, 1) if dim else 8
 
     def narrow(self, parts: Parts, dim: int, first: int, num: int) -> Parts:
         found = dict(parts)
@@ -209,10 +209,10 @@ class AwqWords:
             for name in ("qweight", "qzeros"):
                 found[name] = found[name].narrow(1, first // 8, num // 8)
             return found
-        group = self.shape(parts)[1] // found["scales"].shape[0]
+        groups = _groups_of(first, num, self.shape(parts)[1], found["scales"].shape[0])
         found["qweight"] = found["qweight"].narrow(0, first, num)
         for name in ("scales", "qzeros"):
-            found[name] = found[name].narrow(0, first // group, num // group)
+            found[name] = found[name].narrow(0, *groups)
         return found
 
 
@@ -225,6 +225,19 @@ def _check_groups(suffix: str, num_groups: int, columns: int, stated: IntegerCod
             f"{suffix} has {num_groups} groups of {columns} inputs instead of "
             f"{' or '.join(map(str, numbers))}: config.json says groups of {sizes}"
         )
+
+
+def _unit_of_columns(columns: int, num_groups: int, per_word: int) -> int:
+    """Where inputs in consecutive groups can be cut: at multiples of this; 0 if they cannot."""
+    if num_groups == 1:
+        return per_word
+    return 0 if columns % num_groups else math.lcm(columns // num_groups, per_word)
+
+
+def _groups_of(first: int, num: int, columns: int, num_groups: int) -> tuple[int, int]:
+    """The first group of some inputs, and how many there are. A part of a group counts as one."""
+    group = columns // num_groups
+    return first // group, -(-num // group)
 
 
 def _has_order(order: torch.Tensor | None, num_groups: int) -> bool:  # order [in]

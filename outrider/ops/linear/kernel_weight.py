@@ -131,7 +131,7 @@ def _arrange_nibbles(codes: torch.Tensor) -> torch.Tensor:  # [.., BLOCK] -> [..
 def scale_words(weight: QuantisedWeight) -> ScaleWords:
     """The scales of a weight in words, without loss."""
     stored = weight.scales
-    form, group = _form(weight), 0 if len(stored.scales) == 1 else stored.group
+    form, group = _form(weight), 0 if stored.are_per_row else stored.group
     zeros, factors = stored.zeros.int(), stored.factors
     if form in ("e8m0", "e8m0 of 32", "e4m3"):
         words = _four_in_a_word(stored.scales)
@@ -150,7 +150,7 @@ def scale_words(weight: QuantisedWeight) -> ScaleWords:
 def _form(weight: QuantisedWeight) -> WordForm:
     """Scales of one byte share words if no group crosses the end of a block."""
     scales, group = weight.scales, weight.scales.group
-    is_shared = len(scales.scales) > 1 and group & (group - 1) == 0
+    is_shared = not scales.are_per_row and group & (group - 1) == 0
     if scales.scales.dtype == torch.uint8:
         if is_shared and weight.kind == "e2m1" and group == _MX_GROUP and _are_usual(scales.scales):
             return "e8m0 of 32"

@@ -68,4 +68,4 @@ def fits_kernels(weight: QuantisedWeight, device: torch.device) -> bool:
     has_fp8 = weight.kind == "e4m3" or scales.scales.dtype == torch.float8_e4m3fn
     if has_fp8 and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
         return False
-    return scales.scales.shape[0] == 1 or scales.group >= _LEAST_GROUP
+    return scales.are_per_row or scales.group >= _LEAST_GROUP

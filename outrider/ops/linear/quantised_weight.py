@@ -32,6 +32,18 @@ class GroupScales:
     factors: torch.Tensor  # [out] float32, also multiplied by; [0] if there are none
     group: int  # inputs that share a scale; the last group may have fewer
 
+    @property
+    def are_per_row(self) -> bool:
+        """Whether all inputs of an output share a scale."""
+        return len(self.scales) == 1
+
+    def of_inputs(self, first: int, end: int) -> Self:
+        """Those of some inputs, which begin with a group."""
+        if self.are_per_row:
+            return replace(self, group=max(end - first, 1))
+        groups = slice(first // self.group, -(-end // self.group))
+        return replace(self, scales=self.scales[groups], zeros=self.zeros[groups])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantisedWeight:
@@ -82,18 +94,15 @@ class QuantisedWeight:
             return self._by_row(lambda tensor, axis: tensor.narrow(axis, first, num))
         if (first, num) == (0, self.inputs):
             return self
-        group, end = self.scales.group, first + num
-        ends_whole = end == self.inputs or end % group == 0
-        ends_whole = ends_whole and (end == self.inputs or end % self.block == 0)
+        end, group = first + num, 1 if self.scales.are_per_row else self.scales.group
+        ends_whole = end == self.inputs or (end % group == 0 and end % self.block == 0)
         if len(self.order) or first % group or first % self.block or not ends_whole:
             return None
-        groups = slice(first // group, -(-end // group))
-        scales, zeros = (each[groups] for each in (self.scales.scales, self.scales.zeros))
         blocks, wide = slice(first // self.block, -(-end // self.block)), -(-self.block // 2)
         return replace(
             self,
             codes=self.codes[:, blocks.start * wide : blocks.stop * wide],
-            scales=replace(self.scales, scales=scales, zeros=zeros),
+            scales=self.scales.of_inputs(first, end),
             inputs=num,
         )
 

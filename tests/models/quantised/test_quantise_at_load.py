@@ -13,6 +13,7 @@ from outrider.errors import ConfigError
 from outrider.models.quantised.expert_stacks import StackAxes
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_cut import Cut
+from outrider.ops.linear.quantised_weight import QuantisedWeight
 from outrider.runtime.resolve_quantization import resolve_quantization
 from tests.support import packed_folders as forms
 from tests.support.packed_forms import FORMS
@@ -123,6 +124,9 @@ def test_a_rank_reads_its_part_of_the_same_codes(source, cut):
     with in_codes(source) as found:
         whole = found.read(name)
         assert torch.equal(found.read(name, cut), cut.of(whole))
+        part = found.read_weight(name, cut)
+        assert isinstance(part, QuantisedWeight)
+        assert len(part.scales.scales) == 1
 
 
 def test_a_row_of_zeros_stays_zero_and_one_without_numbers_is_reported(source, tmp_path, caplog):
