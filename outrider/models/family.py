@@ -41,7 +41,6 @@ class ExpertFamily:
     # The axes of a tensor of all experts, besides experts; "either": its shape tells, and published
     # ones are "in, out".
     stacked_axes: Literal["out, in", "in, out", "either"] = "out, in"
-    block: int = 0  # channels that share a scale in published files: ranks do not part them
     names: ExpertNames
 
 

@@ -46,6 +46,7 @@ class BlockConfig:
     hidden: int
     intermediate: int
     norm_eps: float
+    code_group: int  # channels that share a scale in the stored weights; 0: no number is stated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +260,7 @@ def parse_decoder(fields: dict[str, Any], family: Family) -> ModelConfig:
             hidden=read_size(fields, "hidden_size"),
             intermediate=_dense_width(fields, family),
             norm_eps=_norm_eps(fields, family),
+            code_group=parse_quantisation(quantisation_in(fields)).group,
         ),
         attention=attention,
         pattern=pattern,
@@ -329,7 +331,6 @@ def architecture_of(fields: dict[str, Any]) -> str:
 
 
 def _refuse_unsupported(fields: dict[str, Any], family: Family) -> None:
-    parse_quantisation(quantisation_in(fields))
     activations = _ACTIVATIONS[family.style.activation]
     only = {"hidden_act": activations, "hidden_activation": (*activations, None)}
     for key, allowed in (_UNSUPPORTED_UNLESS | only).items():

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import ConfigError
-from outrider.models.decoder_tensors import expert_family, stacked_parts, tensor_shapes
+from outrider.models.decoder_tensors import stacked_parts, tensor_shapes
 from outrider.models.expert_config import ExpertsConfig
 from outrider.models.model_config import AnyAttention, LatentConfig, ModelConfig
 from outrider.models.rank_cuts import RankCuts, StoredShapes
@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 
 # Channels of an MLP that stay together, the largest that fit: kernels read them in blocks.
 _UNITS = (16, 8, 4)
+_MOST_UNEVEN = 1.125  # the largest share of a rank, by an equal one, to keep groups of codes whole
 
 
 def share_of(config: ModelConfig, ranks: RankGroup) -> ModelConfig:
@@ -59,20 +60,20 @@ def _share(config: ModelConfig, rank: int, size: int) -> ModelConfig:
     if size == 1:
         return config
     block, experts, recurrence = config.block, config.experts, config.recurrence
+    group = block.code_group
     if isinstance(experts, ExpertsConfig):
-        block_of_codes = expert_family(config).block
         experts = replace(
             experts,
-            intermediate=expert_columns_of(experts.intermediate, rank, size, block=block_of_codes),
-            shared=columns_of(experts.shared, rank, size),
+            intermediate=expert_columns_of(experts.intermediate, rank, size, group=group),
+            shared=columns_of(experts.shared, rank, size, group=group),
         )
     if isinstance(recurrence, Recurrence):
         heads = portion_of(recurrence.key_heads, rank, size, "key heads of recurrent layers")
-        group = recurrence.value_heads // recurrence.key_heads
-        recurrence = replace(recurrence, key_heads=heads, value_heads=heads * group)
+        each = recurrence.value_heads // recurrence.key_heads
+        recurrence = replace(recurrence, key_heads=heads, value_heads=heads * each)
     return replace(
         config,
-        block=replace(block, intermediate=columns_of(block.intermediate, rank, size)),
+        block=replace(block, intermediate=columns_of(block.intermediate, rank, size, group=group)),
         attention=_share_heads(config.attention, rank, size),
         experts=experts,
         recurrence=recurrence,
@@ -95,20 +96,29 @@ def _share_heads(attention: AnyAttention, rank: int, size: int) -> AnyAttention:
     return replace(attention, heads=heads // size, kv_heads=1)
 
 
-def columns_of(total: int, rank: int, size: int) -> int:
-    """Channels of an MLP."""
-    return _in_units(total, rank, size, (*_UNITS, 1), "channels of an MLP") if total else 0
+def columns_of(total: int, rank: int, size: int, *, group: int = 0) -> int:
+    """Channels of an MLP, of which so many share a scale."""
+    if not total:
+        return 0
+    units = _units(total, size, group, usual=(*_UNITS, 1))
+    return _in_units(total, rank, size, units, "channels of an MLP")
 
 
-def expert_columns_of(total: int, rank: int, size: int, *, block: int = 0) -> int:
-    """Channels of every expert. Their kernels read several channels at a time.
-
-    Blocks of codes stay whole where there are enough of them, even if some ranks get one more: a
-    part of a block would be widened, and all codes of the experts with it.
-    """
-    is_enough = block > 0 and total % block == 0 and total // block >= size
-    units = (block,) if is_enough else _UNITS
+def expert_columns_of(total: int, rank: int, size: int, *, group: int = 0) -> int:
+    """Channels of every expert. Their kernels read several channels at a time."""
+    units = _units(total, size, group, usual=_UNITS)
     return _in_units(total, rank, size, units, "blocks of channels of an expert")
+
+
+def _units(total: int, size: int, group: int, *, usual: tuple[int, ...]) -> tuple[int, ...]:
+    """Whole groups of codes if no rank gets many more channels than the others.
+
+    A part of a group has a scale of its own, and kernels are slower with smaller groups.
+    """
+    if not group or total % group or total // group < size:
+        return usual
+    largest = group * -(-total // (group * size))
+    return (group,) if largest * size <= _MOST_UNEVEN * total else usual
 
 
 def _in_units(total: int, rank: int, size: int, units: tuple[int, ...], name: str) -> int:

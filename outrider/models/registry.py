@@ -147,7 +147,6 @@ _GPT_OSS = Family(
         intermediate="intermediate_size",
         is_always_normed=True,
         has_pairs=True,
-        block=32,
         names=_DEEPSEEK,
     ),
 )

@@ -20,7 +20,7 @@ from outrider.models.quantised.packed_form import Parts
 from outrider.models.quantised.quantisation import NOT_QUANTISED
 from outrider.models.quantised.quantisation_files import read_quantisation
 from outrider.models.quantised.quantise_at_load import is_projection, weights_at_load
-from outrider.models.quantised.read_cut import read_cut
+from outrider.models.quantised.read_cut import is_kept, read_cut, warn_of_widened
 from outrider.models.quantised.stored_blocks import has_stored_blocks
 from outrider.models.quantised.unused_scales import scales_of_activations, scales_of_keys
 from outrider.models.tensor_cut import WHOLE, Cut
@@ -59,6 +59,7 @@ class Checkpoint:
         self._names: set[str] = set()  # that can be read
         self._resident_bytes = 0  # of tensors that were read since the last release
         self._non_finite: set[str] = set()  # stored names of tensors that were read
+        self._widened: set[str] = set()  # names of quantised weights of which a part was read
         self._kv_scales: set[str] = set()  # names of scales of keys and values
         self.is_partial = False  # the folder has other parts, which are not loaded
         self.quantisation = NOT_QUANTISED  # what the folder says
@@ -141,6 +142,7 @@ class Checkpoint:
     ) -> None:
         self._release()
         warn_of_non_finite(self._folder, sorted(self._non_finite))
+        warn_of_widened(self._folder, self._widened)
 
     @property
     def names(self) -> Iterable[str]:
@@ -213,6 +215,8 @@ class Checkpoint:
         self._release_if_full()
         form, parts = self._packed[name].form, self._parts(name)
         weight = self._explained(name, lambda: read_cut(form, parts, cut))
+        if cut.ranges and not is_kept(weight):
+            self._widened.add(self._nesting.stored_name(name))
         if not is_finite(weight):
             self._refuse_bad_scales(name, parts)
             self._non_finite.add(self._nesting.stored_name(name))

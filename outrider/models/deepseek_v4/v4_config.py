@@ -101,6 +101,7 @@ class FeedConfig:
 
     num: int
     intermediate: int
+    code_group: int  # channels that share a scale in the stored weights; 0: no number is stated
     routing: RoutingConfig
     hashed: frozenset[int]
     limit: float  # gates are clamped above it, and the gated values at both signs of it
@@ -155,7 +156,6 @@ class V4Config:
 
 def parse_v4(fields: Mapping[str, Any]) -> V4Config:
     """The decoder that the fields of a config.json describe."""
-    parse_quantisation(quantisation_in(fields))
     for key, allowed in _UNSUPPORTED_UNLESS.items():
         if key in fields and fields[key] not in allowed:
             raise ConfigError(
@@ -297,6 +297,7 @@ def _feed(fields: Mapping[str, Any], num_layers: int) -> FeedConfig:
     return FeedConfig(
         num=num,
         intermediate=read_size(fields, "moe_intermediate_size"),
+        code_group=parse_quantisation(quantisation_in(fields)).group,
         routing=RoutingConfig(
             top_k=top_k,
             score="sqrtsoftplus",

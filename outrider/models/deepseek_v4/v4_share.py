@@ -47,5 +47,6 @@ def _share(config: V4Config, rank: int, size: int) -> V4Config:
     groups = portion_of(heads.output_groups, rank, size, "output groups (o_groups)")
     own = heads.heads // heads.output_groups * groups
     attention = replace(config.attention, heads=replace(heads, heads=own, output_groups=groups))
-    feed = replace(feed, intermediate=expert_columns_of(feed.intermediate, rank, size))
+    columns = expert_columns_of(feed.intermediate, rank, size, group=feed.code_group)
+    feed = replace(feed, intermediate=columns)
     return replace(config, attention=attention, feed=feed)

@@ -11,13 +11,14 @@ import torch
 from outrider.errors import ConfigError
 from outrider.models.paired_experts import gates_first
 from outrider.models.quantised.find_packed import PackedWeight, check_announced, check_type
-from outrider.models.quantised.nibble_form import MXFP4_GROUP, NibbleForm
+from outrider.models.quantised.nibble_form import NibbleForm
 from outrider.models.quantised.quantisation import Quantisation
+from outrider.models.quantised.stored_kind import MX_GROUP
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _BYTES = ("U8",)
 _GATE_UP = "gate_up_proj"
-_BLOCK_BYTES = MXFP4_GROUP // 2
+_BLOCK_BYTES = MX_GROUP // 2
 
 
 def find_expert_blocks(
@@ -73,7 +74,7 @@ def _num_experts(name: str, blocks: tuple[int, ...], scales: tuple[int, ...]) ->
 def _packed(module: str, projection: str, expert: int) -> PackedWeight:
     blocks, scales = projection + _BLOCKS, projection + _SCALES
     return PackedWeight(
-        form=NibbleForm(blocks, scales, group=MXFP4_GROUP),
+        form=NibbleForm(blocks, scales, group=MX_GROUP),
         module=module,
         suffixes=(blocks, scales),
         pick=partial(_pick, expert=expert, has_pairs=projection == _GATE_UP),

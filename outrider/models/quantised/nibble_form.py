@@ -7,8 +7,6 @@ from outrider.models.quantised.grouped_integers import quantised_weight
 from outrider.models.quantised.packed_form import Parts, check_shape, is_one, two_axes
 from outrider.ops.linear.quantised_weight import QuantisedWeight
 
-NVFP4_GROUP, MXFP4_GROUP = 16, 32  # inputs that share a scale, by the definition of the formats
-
 
 class NibbleForm:
     """NVFP4 or MXFP4. `weight`, `scale` and `whole` are suffixes of stored tensors."""

@@ -1,6 +1,7 @@
 """What a folder says about its quantised weights. The stored tensors decide, and must agree."""
 
 import fnmatch
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,11 +15,12 @@ from outrider.models.quantised.compressed_groups import (
     refuse_rotations,
     values_of_groups,
 )
-from outrider.models.quantised.stored_kind import StoredKind
+from outrider.models.quantised.stored_kind import GROUPS, StoredKind
 
 METHODS = ("fp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "mxfp4", "gptq", "awq")
 _LISTS = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
-_MODELOPT_BLOCK = (128, 128)  # FP8_PB_WO does not say it
+_MODELOPT_BLOCK = (128, 128)  # of those that have blocks, which do not say it
+_MODELOPT_WITH_BLOCKS = ("FP8_PB_WO", "MIXED_PRECISION")
 _WIDTHS = (2, 4, 8)  # bits of a number in a word
 _MODELOPT: dict[str, tuple[StoredKind, ...]] = {
     "FP8": ("fp8",),
@@ -55,6 +57,13 @@ class Quantisation:
     integers: IntegerCodes = field(default_factory=IntegerCodes)
     unquantised: tuple[str, ...] = ()  # modules that are not quantised, as config.json lists them
     kv_cache: KVCacheScheme = "not stated"  # what the weights were calibrated for
+
+    @property
+    def group(self) -> int:
+        """Inputs of a weight that share a scale, in all kinds; 0 where none is stated."""
+        sizes = {size for size in (*self.block[1:], *self.integers.groups) if size > 0}
+        sizes |= {GROUPS[kind] for kind in self.kinds if kind in GROUPS}
+        return math.lcm(*sizes) if sizes else 0
 
     def keeps(self, module: str) -> bool:
         """Whether the lists name this module as not quantised."""
@@ -121,7 +130,7 @@ def _modelopt(stored: Mapping[str, Any]) -> Quantisation:
     return Quantisation(
         method="modelopt",
         kinds=_MODELOPT[algorithm],
-        block=_MODELOPT_BLOCK,
+        block=_MODELOPT_BLOCK if algorithm in _MODELOPT_WITH_BLOCKS else (),
         unquantised=_unquantised(fields),
         kv_cache=_kv_cache(fields),
     )

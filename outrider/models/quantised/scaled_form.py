@@ -4,9 +4,10 @@ import torch
 
 from outrider.models.quantised.grouped_integers import quantised_weight
 from outrider.models.quantised.packed_form import Parts, check_shape, is_one, two_axes
+from outrider.models.quantised.stored_kind import MX_GROUP
 from outrider.ops.linear.quantised_weight import CodeKind, QuantisedWeight
 
-MXFP8_BLOCK = (1, 32)
+MXFP8_BLOCK = (1, MX_GROUP)
 
 
 class ScaledForm:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from outrider.models.quantised.nibble_form import MXFP4_GROUP, NVFP4_GROUP, NibbleForm
+from outrider.models.quantised.nibble_form import NibbleForm
 from outrider.models.quantised.packed_form import PackedForm
 from outrider.models.quantised.quantisation import Quantisation
 from outrider.models.quantised.scaled_form import MXFP8_BLOCK, ScaledForm
-from outrider.models.quantised.stored_kind import StoredKind
+from outrider.models.quantised.stored_kind import MX_GROUP, NVFP4_GROUP, StoredKind
 from outrider.models.quantised.word_forms import AwqWords, GptqWords, GroupedWords
 
 _SCALES = ("weight_scale_inv", "weight_scale", "scale")  # of numbers of one byte
@@ -47,7 +47,7 @@ def layout_of(types: Mapping[str, str], quantisation: Quantisation) -> WeightLay
     if weight == "U8" and ("weight_scale" in types or "weight_scale_2" in types):
         return _nvfp4("weight", "weight_scale_2", is_inverse=False)
     if weight == "I8" and "scale" in types:  # DeepSeek-V4's experts
-        form = NibbleForm("weight", "scale", group=MXFP4_GROUP)
+        form = NibbleForm("weight", "scale", group=MX_GROUP)
         return WeightLayout(
             kind="mxfp4", form=form, types={"weight": ("I8",), "scale": ("F8_E8M0",)}
         )
@@ -76,7 +76,7 @@ def _compressed(types: Mapping[str, str], quantisation: Quantisation) -> WeightL
         return _words(quantisation)
     if "weight_global_scale" in types or types.get("weight_scale") == "F8_E4M3":
         return _nvfp4("weight_packed", "weight_global_scale", is_inverse=True)
-    form = NibbleForm("weight_packed", "weight_scale", group=MXFP4_GROUP)
+    form = NibbleForm("weight_packed", "weight_scale", group=MX_GROUP)
     own = {"weight_packed": ("U8",), "weight_scale": _POWERS}
     return WeightLayout(kind="mxfp4", form=form, types=own)
 

@@ -7,9 +7,8 @@ one product. Both have the same bits: scales multiply the same sums.
 import torch
 
 from outrider.ops.linear.kernel_weight import KernelWeight
-from outrider.ops.linear.quantised_weight import QuantisedWeight
+from outrider.ops.linear.quantised_weight import LEAST_GROUP, QuantisedWeight
 
-_LEAST_GROUP = 8  # inputs: smaller groups have more bytes of scales than of codes
 _FP8_CAPABILITY = (8, 9)  # the first GPUs that widen e4m3
 
 
@@ -68,4 +67,4 @@ def fits_kernels(weight: QuantisedWeight, device: torch.device) -> bool:
     has_fp8 = weight.kind == "e4m3" or scales.scales.dtype == torch.float8_e4m3fn
     if has_fp8 and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
         return False
-    return scales.are_per_row or scales.group >= _LEAST_GROUP
+    return scales.are_per_row or scales.group >= LEAST_GROUP

@@ -3,6 +3,7 @@
 Every published form is brought to this one at load, without loss. Codes keep their stored size.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, Self
@@ -16,6 +17,7 @@ CodeKind = Literal["e4m3", "int8", "int4", "e2m1"]
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 _E8M0_BIAS, _E8M0_NAN = 127, 255
 _E4M3_NAN = 0x7F  # without its sign
+LEAST_GROUP = 8  # inputs: smaller groups have more bytes of scales than of codes
 INT4_MIDDLE = 8  # the zero point of int4 codes that have none of their own
 
 
@@ -37,12 +39,19 @@ class GroupScales:
         """Whether all inputs of an output share a scale."""
         return len(self.scales) == 1
 
-    def of_inputs(self, first: int, end: int) -> Self:
-        """Those of some inputs, which begin with a group."""
+    def of_inputs(self, first: int, end: int, *, inputs: int) -> Self | None:
+        """Those of some of the inputs; None where kernels would not take the groups.
+
+        A group that is parted becomes several smaller ones with the same scale.
+        """
         if self.are_per_row:
             return replace(self, group=max(end - first, 1))
-        groups = slice(first // self.group, -(-end // self.group))
-        return replace(self, scales=self.scales[groups], zeros=self.zeros[groups])
+        group = math.gcd(self.group, first, end if end < inputs else 0)
+        if group < min(LEAST_GROUP, self.group):
+            return None
+        groups, times = slice(first // group, -(-end // group)), self.group // group
+        scales, zeros = (_repeated(each, times)[groups] for each in (self.scales, self.zeros))
+        return replace(self, scales=scales, zeros=zeros, group=group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +103,16 @@ class QuantisedWeight:
             return self._by_row(lambda tensor, axis: tensor.narrow(axis, first, num))
         if (first, num) == (0, self.inputs):
             return self
-        end, group = first + num, 1 if self.scales.are_per_row else self.scales.group
-        ends_whole = end == self.inputs or (end % group == 0 and end % self.block == 0)
-        if len(self.order) or first % group or first % self.block or not ends_whole:
+        end = first + num
+        is_between = first % self.block == 0 and (end == self.inputs or end % self.block == 0)
+        scales = self.scales.of_inputs(first, end, inputs=self.inputs)
+        if len(self.order) or not is_between or scales is None:
             return None
         blocks, wide = slice(first // self.block, -(-end // self.block)), -(-self.block // 2)
         return replace(
             self,
             codes=self.codes[:, blocks.start * wide : blocks.stop * wide],
-            scales=self.scales.of_inputs(first, end),
+            scales=scales,
             inputs=num,
         )
 
@@ -179,6 +189,10 @@ def widen_scales(stored: torch.Tensor) -> torch.Tensor:
     codes = stored.int()
     powers = torch.ldexp(torch.ones(codes.shape, device=codes.device), codes - _E8M0_BIAS)
     return torch.where(codes == _E8M0_NAN, torch.nan, powers)
+
+
+def _repeated(values: torch.Tensor, times: int) -> torch.Tensor:  # [n, out] -> [n * times, out]
+    return values[:, None].expand(-1, times, -1).flatten(0, 1) if times > 1 else values
 
 
 def pack_nibbles(codes: torch.Tensor, block: int) -> torch.Tensor:  # [out, in] -> [out, bytes]
