@@ -3,6 +3,8 @@
 It has the format of safetensors, with another ending: libraries must not take it for weights.
 """
 
+# The kinds of blocks that a CPU computes with. Others are widened when a file is converted.
+BLOCK_KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 BLOCKS_FILE = "gguf_blocks.bin"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from outrider.errors import ConfigError
-from outrider.hub.block_file import BLOCKS_FILE, block_name
+from outrider.hub.block_file import BLOCK_KINDS, BLOCKS_FILE, block_name
 from outrider.hub.download_progress import Reporter, reported
 from outrider.hub.gguf_config import config_of
 from outrider.hub.gguf_names import (
@@ -97,7 +97,7 @@ def _outputs(file: GgufFile, heads: dict[str, int]) -> tuple[_Output, ...]:
 
 
 def _blocks(file: GgufFile, heads: dict[str, int]) -> tuple[_Output, ...]:
-    """The rows of quantised matrices as they are, under names that tell their kinds."""
+    """The rows of matrices of blocks as they are, under names that tell their kinds."""
     return tuple(
         _Output(
             name=block_name(hugging_face_name(name), stored.kind),
@@ -108,7 +108,7 @@ def _blocks(file: GgufFile, heads: dict[str, int]) -> tuple[_Output, ...]:
             row_order=_row_order(stored, heads),
         )
         for name, stored in file.tensors.items()
-        if stored.kind not in _WIDTHS and len(stored.shape) == 2
+        if stored.kind in BLOCK_KINDS and len(stored.shape) == 2
     )
 
 

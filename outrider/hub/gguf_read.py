@@ -9,9 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from outrider.errors import ConfigError
+from outrider.hub.block_file import BLOCK_KINDS
 
 RawArray = npt.NDArray[Any]  # as stored: floats, or the bytes of quantised blocks
-SUPPORTED_KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
+_FLOATS = ("F32", "F16", "BF16")
+_WIDENED = (
+    *("Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS"),
+    *("IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4"),
+)
+SUPPORTED_KINDS = (*_FLOATS, *BLOCK_KINDS, *_WIDENED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,5 +151,10 @@ def dequantized(raw: RawArray, kind: str) -> RawArray:
         return raw
     if kind == "BF16":
         return raw.view(np.uint16)
-    values: RawArray = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[kind])
+    try:
+        values: RawArray = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[kind])
+    except NotImplementedError as error:
+        raise ConfigError(
+            f"the installed package gguf does not read {kind}; run: pip install -U gguf"
+        ) from error
     return values

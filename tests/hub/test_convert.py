@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM
 from outrider.errors import ConfigError
 from outrider.hub.download_progress import SilentReporter
 from outrider.hub.gguf_convert import convert
+from outrider.hub.gguf_read import SUPPORTED_KINDS
 
 FAMILIES = ("llama", "qwen2", "qwen3")
-KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
+KINDS = tuple(kind for kind in SUPPORTED_KINDS if kind != "NVFP4")  # older packages lack it
 STORED_TYPES = {"F16": torch.float16, "BF16": torch.bfloat16}
 
 

@@ -63,11 +63,11 @@ def test_an_unsupported_quantisation_is_refused_by_name(
     make_gguf: Callable, tmp_path: Path
 ) -> None:
     tiny = make_gguf("llama")
-    block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.IQ2_XS][1]
+    block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.Q8_K][1]
     raw = np.zeros((256, block_bytes), dtype=np.uint8)
-    tiny.tensors["blk.0.ffn_up.weight"] = (raw, "IQ2_XS")
+    tiny.tensors["blk.0.ffn_up.weight"] = (raw, "Q8_K")
     message = refusal(tiny.write(tmp_path / "tiny.gguf"))
-    assert "'blk.0.ffn_up.weight' has the unsupported quantisation IQ2_XS" in message
+    assert "'blk.0.ffn_up.weight' has the unsupported quantisation Q8_K" in message
     assert "Q4_K_M" in message
 
 

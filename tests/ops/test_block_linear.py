@@ -20,7 +20,7 @@ from outrider.ops.linear.block_linear import BlockLinear, eight_bit_linear, supp
 from outrider.ops.linear.choose_linear import choose_linear
 
 _SIZES = ((50, 96), (16, 32), (133, 576))
-_INPUTS = {"Q4_K": 512, "Q6_K": 512}  # whole spans
+_INPUTS = {"Q4_K": 512, "Q5_K": 512, "Q6_K": 512}  # whole spans
 
 
 def _rows(name: KindName, outputs: int, inputs: int) -> GgufRows:
@@ -49,7 +49,7 @@ def _assert_close(linear: BlockLinear, widened: torch.Tensor) -> None:
     assert (linear(x) - expected).norm() / expected.norm() < 1e-3
 
 
-@pytest.mark.fast_cases(15)
+@pytest.mark.fast_cases(24)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("outputs", "inputs"), _SIZES)
 def test_products_are_those_of_the_dequantised_weight(
@@ -66,7 +66,7 @@ def test_outputs_of_one_weight_have_different_kinds() -> None:
     _assert_close(_linear(*pieces), torch.cat([_widened(rows) for rows in pieces]))
 
 
-@pytest.mark.fast_cases(5)
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("name", KINDS)
 def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(name: KindName) -> None:
     torch.manual_seed(1)

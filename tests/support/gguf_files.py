@@ -87,14 +87,18 @@ def random_raw(
     def halves(num: int) -> np.ndarray:
         return (scale * rng.normal(size=(rows, spans, num))).astype(np.float16).view(np.uint8)
 
-    if kind == "Q4_K":  # scale and minimum, then bytes of any value
-        raw = rng.integers(0, 256, (rows, spans, 144), dtype=np.uint8)
+    if kind in ("Q4_K", "Q5_K"):  # scale and minimum, then bytes of any value
+        size = {"Q4_K": 144, "Q5_K": 176}[kind]
+        raw = rng.integers(0, 256, (rows, spans, size), dtype=np.uint8)
         raw[:, :, 0:4] = halves(2)
         return raw.reshape(rows, -1)
     if kind == "Q6_K":  # bytes of any value, then the scale
         raw = rng.integers(0, 256, (rows, spans, 210), dtype=np.uint8)
         raw[:, :, 208:] = halves(1)
         return raw.reshape(rows, -1)
+    if kind.startswith(("IQ", "Q2", "Q3", "TQ", "MX")):  # small bytes: no scale is infinite
+        block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+        return rng.integers(0, 60, (rows, columns // block * size), dtype=np.uint8)
     values = (scale * rng.normal(size=(rows, columns))).astype(np.float32)
     return gguf.quants.quantize(values, gguf.GGMLQuantizationType[kind])
 

@@ -15,7 +15,7 @@ interleaved, so that one vector instruction multiplies four inputs of all 16 out
 from dataclasses import dataclass
 from typing import Literal
 
-KindName = Literal["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"]
+KindName = Literal["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
 GroupName = Literal["int4", "int8"]
 
 BLOCK = 32  # inputs
@@ -65,6 +65,9 @@ KINDS: dict[KindName, BlockKind] = {
     "Q8_0": BlockKind(index=2, bits=8, offset=128, stored_bytes=34),
     "Q4_K": BlockKind(index=3, bits=4, has_minimum=True, span=8, num_steps=1, stored_bytes=144),
     "Q6_K": BlockKind(index=4, bits=6, offset=32, span=8, num_steps=2, stored_bytes=210),
+    "Q5_0": BlockKind(index=7, bits=5, offset=16, stored_bytes=22),
+    "Q5_1": BlockKind(index=8, bits=5, has_minimum=True, stored_bytes=24),
+    "Q5_K": BlockKind(index=9, bits=5, has_minimum=True, span=8, num_steps=1, stored_bytes=176),
 }
 # Of checkpoints with a scale and a zero point per group of inputs (GPTQ, AWQ, compressed-tensors).
 GROUP_KINDS: dict[GroupName, BlockKind] = {

@@ -167,15 +167,17 @@ class _TileLoop:
         weights = [builder.and_(vector, low) for vector in nibbles] + high
         if self._kind.bits == 4:
             return weights
-        pairs = stored[_NUM_NIBBLES:]  # of bits: a vector has those of every second weight
+        # One vector has the fifth bits of all weights; two vectors have two bits of every second.
+        above, num = stored[_NUM_NIBBLES:], self._kind.bits - 4
         return [
-            builder.or_(weight, self._high_pair(pairs[place % 2], 2 * (place // 2)))
+            builder.or_(weight, self._high_bits(above[place % num], place // num * num))
             for place, weight in enumerate(weights)
         ]
 
-    def _high_pair(self, stored: ir.Value, shift: int) -> ir.Value:
-        """Two bits from `shift` on of every byte, as bits 4 and 5."""
-        builder, mask = self._builder, constant(0x30303030)
+    def _high_bits(self, stored: ir.Value, shift: int) -> ir.Value:
+        """One or two bits from `shift` on of every byte, as bits from 4 on."""
+        builder = self._builder
+        mask = constant(0x10101010 if self._kind.bits == 5 else 0x30303030)
         if shift < 4:
             return builder.and_(builder.shl(stored, constant(4 - shift)), mask)
         return builder.and_(builder.lshr(stored, constant(shift - 4)), mask)

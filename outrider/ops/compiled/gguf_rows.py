@@ -1,7 +1,7 @@
 """Takes rows of GGUF blocks apart, as they lie in a file."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -52,6 +52,24 @@ def _read_plain(spans: torch.Tensor, kind: BlockKind, heads: _Heads) -> BlockPar
     return BlockParts(kind=kind, codes=codes.flatten(1), heads=heads, steps=())
 
 
+def _read_q5(spans: torch.Tensor, kind: BlockKind, heads: _Heads) -> BlockParts:
+    """Scale and perhaps minimum, 32 fifth bits, then the low ones like those of 4 bits."""
+    above, stored = torch.split(spans[..., kind.head_bytes :], [4, 16], dim=2)
+    places = torch.arange(8, dtype=torch.uint8)
+    fifth = ((above[..., None] >> places) & 1).flatten(2)  # [out, spans, 32]
+    codes = torch.cat([stored & _FOUR_BITS, stored >> 4], dim=2) | (fifth << 4)
+    return BlockParts(kind=kind, codes=codes.flatten(1), heads=heads, steps=())
+
+
+def _read_q5_k(spans: torch.Tensor, kind: BlockKind, heads: _Heads) -> BlockParts:
+    """As Q4_K; between steps and codes, byte i has the fifth bits of inputs i of all 8 blocks."""
+    without = torch.cat([spans[..., :16], spans[..., 48:]], dim=2)
+    low = _read_q4_k(without, kind, heads)
+    places = torch.arange(8, dtype=torch.uint8)[:, None]
+    fifth = (spans[..., 16:48].unsqueeze(2) >> places) & 1  # [out, spans, 8, 32]
+    return replace(low, codes=low.codes | (fifth.flatten(1) << 4))
+
+
 def _read_q4_k(spans: torch.Tensor, kind: BlockKind, heads: _Heads) -> BlockParts:
     """Scale and minimum, 8 steps of both in 12 bytes, then 64 inputs per 32 bytes of codes."""
     scale, minimum = heads
@@ -89,6 +107,9 @@ def _bytes(steps: torch.Tensor) -> torch.Tensor:  # [out, spans, n] -> [out, spa
 
 
 _READERS: dict[KindName, Callable[[torch.Tensor, BlockKind, _Heads], BlockParts]] = {
+    "Q5_0": _read_q5,
+    "Q5_1": _read_q5,
     "Q4_K": _read_q4_k,
+    "Q5_K": _read_q5_k,
     "Q6_K": _read_q6_k,
 }

@@ -23,8 +23,8 @@ def pack_blocks(parts: BlockParts) -> torch.Tensor:  # [tiles, tile_bytes] uint8
 def _code_bytes(codes: torch.Tensor, bits: int) -> torch.Tensor:  # [out, blocks, 32]
     """The codes of a block in as few bytes as they need, [out, blocks, code_bytes].
 
-    Low halves of bytes are the first 16 inputs. High pairs of 6 bits: byte i has those of
-    inputs i, i + 8, i + 16 and i + 24.
+    Low halves of bytes are the first 16 inputs. Of what is above, byte i has: of 6 bits the pairs
+    of inputs i, i + 8, i + 16 and i + 24; of 5 bits those of inputs i, i + 4, .., i + 28.
     """
     if bits == 8:
         return codes
@@ -32,8 +32,11 @@ def _code_bytes(codes: torch.Tensor, bits: int) -> torch.Tensor:  # [out, blocks
     nibbles = low | (high << 4)
     if bits == 4:
         return nibbles
-    a, b, c, d = (codes >> 4).chunk(4, dim=2)
-    return torch.cat([nibbles, a | (b << 2) | (c << 4) | (d << 6)], dim=2)
+    width = bits - 4
+    parts = (codes >> 4).view(*codes.shape[:2], 8 // width, 4 * width)
+    shifts = torch.arange(0, 8, width, dtype=torch.uint8)[:, None]
+    above = (parts << shifts).sum(2, dtype=torch.uint8)  # no two have a bit in common
+    return torch.cat([nibbles, above], dim=2)
 
 
 def _interleave_numbers(numbers: torch.Tensor) -> torch.Tensor:  # [out, n]

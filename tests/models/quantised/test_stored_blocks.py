@@ -10,7 +10,7 @@ from support.gguf_files import HEAD_DIM, KV_HEADS, random_raw, tiny_gguf
 from support.text_bits import TextBits, num_different
 
 from outrider.errors import ConfigError
-from outrider.hub.block_file import BLOCKS_FILE
+from outrider.hub.block_file import BLOCK_KINDS, BLOCKS_FILE
 from outrider.hub.download_progress import SilentReporter
 from outrider.hub.gguf_convert import convert
 from outrider.models.decoder_loader import load_decoder
@@ -18,6 +18,7 @@ from outrider.models.quantised.expert_stacks import StackAxes
 from outrider.models.quantised.stored_blocks import StoredBlocks
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_cut import WHOLE, Cut
+from outrider.ops.compiled.block_kind import KINDS
 from outrider.ops.linear.block_linear import BlockLinear
 from outrider.ops.linear.block_weight import BlockWeight, stack_blocks
 
@@ -55,7 +56,7 @@ def test_layers_whose_values_have_another_kind_are_one_region(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q4_0", "Q8_0"])
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q4_0", "Q8_0", "Q5_0", "Q5_K"])
 def test_logits_are_those_of_the_widened_model(kind, family, tmp_path):
     folder = converted(tmp_path, family=family, kind=kind)
     packed, wide = (
@@ -95,6 +96,10 @@ def test_blocks_have_the_numbers_beside_them(tmp_path):
     assert torch.equal(part.widen(), torch.cat([numbers[queries][16:48], numbers[queries][64:80]]))
     assert blocks.find(queries, Cut(1, ((0, 32),))) is None
     assert blocks.find("model.norm.weight", WHOLE) is None
+
+
+def test_converted_files_keep_the_kinds_that_kernels_read():
+    assert set(BLOCK_KINDS) == set(KINDS)
 
 
 def test_rows_are_picked_across_kinds(tmp_path):
