@@ -31,6 +31,7 @@ _MODELOPT: dict[str, tuple[StoredKind, ...]] = {
     "MXFP8": ("mxfp8",),
     "MIXED_PRECISION": ("fp8", "nvfp4", "mxfp8"),
 }
+_LEFT_OUT = "-:"  # in `dynamic` of GPTQ, before a pattern of modules
 _ORDERS = ("group", "dynamic", True)  # actorder that needs the group of every input
 KVCacheScheme = Literal["not stated", "fp8_e4m3", "another"]
 
@@ -169,22 +170,38 @@ def _gptq(stored: Mapping[str, Any]) -> Quantisation:
     form = stored.get("checkpoint_format", "gptq")
     if form not in ("gptq", "gptq_v2"):
         raise ConfigError(f"GPTQ weights stored as {form} are not read; use gptq or gptq_v2")
-    if stored.get("dynamic"):
+    unquantised, overrides = _dynamic(stored)
+    settings = [{**stored, **each} for each in ({}, *overrides)]
+    widths = {_width(each.get("bits")) for each in settings}
+    if len(widths) > 1:
         raise ConfigError(
-            "GPTQ weights with other settings per layer (dynamic) are not read; use a folder with "
-            "one setting"
+            f"GPTQ weights of {' and '.join(map(str, sorted(widths)))} bits in one folder "
+            "(dynamic) are not read; use a folder with one width"
         )
+    groups = {size for each in settings for size in _stated_group(each, "group_size")}
     return Quantisation(
         method="gptq",
         kinds=("gptq",),
         integers=IntegerCodes(
-            bits=(_width(stored.get("bits")),),
-            groups=_stated_group(stored, "group_size"),
+            bits=tuple(widths),
+            groups=tuple(sorted(groups)),
             zero_offset=1 if form == "gptq" else 0,
-            is_symmetric=stored.get("sym") is True,
-            needs_order=stored.get("desc_act") is True,
+            is_symmetric=all(each.get("sym") is True for each in settings),
+            needs_order=any(each.get("desc_act") is True for each in settings),
         ),
+        unquantised=unquantised,
     )
+
+
+def _dynamic(stored: Mapping[str, Any]) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """Patterns of modules that GPTQ left out, and other settings for some modules."""
+    rules = stored.get("dynamic") or {}
+    if not isinstance(rules, dict):
+        raise ConfigError("dynamic in config.json must be an object of patterns; fix the field")
+    left_out = [each for each in rules if each.startswith(_LEFT_OUT)]
+    others = [rules[each] for each in rules if each not in left_out]
+    overrides = [each for each in others if isinstance(each, dict)]
+    return tuple("re:" + each.removeprefix(_LEFT_OUT) for each in left_out), overrides
 
 
 def _awq(stored: Mapping[str, Any]) -> Quantisation:

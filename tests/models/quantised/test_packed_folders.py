@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from outrider.wire.draft_budget import Budget
 from tests.support import packed_folders as forms
 from tests.support.engines import engine_of, make_submission
 from tests.support.matrix import SAMPLINGS
-from tests.support.packed_forms import FORMS, FP8, packed_of
+from tests.support.packed_forms import FORMS, FP8, gptq_config, packed_of
 from tests.support.role_traces import traces
 from tests.support.row_matrix import shape_of
 from tests.support.split_folder import split_folder
@@ -284,6 +285,27 @@ def test_only_zero_biases_of_gptq_are_left_out(folders, value):
         LLM(packed, draft="none", kv_tokens=256)
 
 
+DYNAMIC = {"-:.*down_proj": {}, "+:model.layers.0.mlp.up_proj": {"group_size": 16, "sym": False}}
+
+
+def test_modules_of_gptq_may_be_left_out_or_have_other_groups(source, tmp_path):
+    def packer(name):
+        if "proj" not in name or "down_proj" in name:
+            return None
+        return partial(forms.gptq, group=16 if name == f"{PLACE}.weight" else 8)
+
+    folders = packed, plain = tmp_path / "packed", tmp_path / "plain"
+    forms.write_packed(source, packer, gptq_config(sym=False, dynamic=DYNAMIC), *folders)
+    with Checkpoint(packed) as found, Checkpoint(plain) as expected:
+        for name in expected.names:
+            assert torch.equal(found.read(name), expected.read(name)), name
+    config = gptq_config(dynamic={"-:.*up_proj": {}})
+    stored = json.loads((packed / "config.json").read_text()) | {"quantization_config": config}
+    (packed / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(ConfigError, match="up_proj as not quantised, and it is stored quantised"):
+        LLM(packed, draft="none", kv_tokens=256)
+
+
 def test_a_list_of_awq_names_parts_of_a_path(folders):
     config = FORMS["AWQ"][1] | {"modules_to_not_convert": ["gate", "lm_head"]}
     packed, _ = folders(forms.awq, config)
@@ -295,7 +317,8 @@ def test_a_list_of_awq_names_parts_of_a_path(folders):
     [
         ({"quant_method": "torchao"}, "weights quantised by torchao are not read"),
         ({"quant_method": "gptq", "bits": 3}, "weights of 3 bits are not read"),
-        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:x": {}}}, "dynamic"),
+        (gptq_config(dynamic={"+:x": {"bits": 8}}), "of 4 and 8 bits in one folder .dynamic."),
+        (gptq_config(dynamic=["-:x"]), "dynamic in config.json must be an object"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version gemv"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, "two positive sizes"),
         ({"quant_method": "fp8", "ignored_layers": PLACE}, "must be a list"),
