@@ -72,6 +72,18 @@ def int8_rows(rows, columns, rng):
     return tensors, codes.astype(np.float32) * scales
 
 
+def int8_rows_with_zeros(rows, columns, rng, *, is_one=False):
+    parts, _ = int8_rows(rows, columns, rng)
+    zeros = rng.integers(-128, 128, (1,) if is_one else (rows, 1)).astype(np.int8)
+    codes, scales = parts["weight"].numpy(), parts["weight_scale"].numpy()
+    tensors = parts | {
+        "weight_zero_point": torch.from_numpy(zeros),
+        "input_scale": torch.tensor([0.5]),
+        "input_zero_point": torch.tensor([3], dtype=torch.int8),
+    }
+    return tensors, (codes.astype(np.float32) - zeros) * scales
+
+
 def _word(numbers, bits):
     """The numbers of one int32 word, the first in the low bits."""
     word = sum(int(number) << (bits * place) for place, number in enumerate(numbers))

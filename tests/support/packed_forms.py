@@ -50,6 +50,14 @@ FORMS = {
     "fp8 tensor": (forms.fp8_tensor, {"quant_method": "modelopt", "quant_algo": "FP8"}),
     "mxfp8": (forms.mxfp8, compressed("mxfp8-quantized", num_bits=8, type="float")),
     "int8 rows": (forms.int8_rows, compressed("int-quantized", num_bits=8, type="int")),
+    "int8 rows, zeros": (
+        forms.int8_rows_with_zeros,
+        compressed("int-quantized", num_bits=8, type="int", strategy="channel", symmetric=False),
+    ),
+    "int8 rows, one zero": (
+        partial(forms.int8_rows_with_zeros, is_one=True),
+        compressed("int-quantized", num_bits=8, type="int", symmetric=False),
+    ),
     "int4 groups": (forms.words_of_compressed_tensors, integers(symmetric=True)),
     "int4 groups, zeros, order": (
         partial(forms.words_of_compressed_tensors, has_zeros=True, has_order=True),
@@ -110,6 +118,7 @@ GROUPS = {
         integers(bits=8, group=96, symmetric=False),
     ),
     "int8 rows": FORMS["int8 rows"],
+    "int8 rows, zeros": FORMS["int8 rows, zeros"],
     "GPTQ groups of 32": (
         partial(forms.gptq, group=32, is_shared=True),
         gptq_config(group_size=32),

@@ -22,10 +22,12 @@ def quantised_weight(
     *,
     group: int,
     factors: torch.Tensor = _NONE,  # [out] or [0]
+    zeros: torch.Tensor | None = None,  # [groups, out] int8; None: codes have no zero points
 ) -> QuantisedWeight:
-    """A weight whose inputs have their own order, without zero points."""
-    rows, block = codes.shape[0], 2 if kind in ("int4", "e2m1") else 1
-    zeros = torch.empty(0, rows, dtype=torch.int8)
+    """A weight whose inputs have their own order."""
+    block = 2 if kind in ("int4", "e2m1") else 1
+    if zeros is None:
+        zeros = torch.empty(0, codes.shape[0], dtype=torch.int8)
     groups = GroupScales(scales=scales, zeros=zeros, factors=factors, group=group)
     return QuantisedWeight(
         kind=kind,

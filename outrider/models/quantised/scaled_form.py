@@ -1,4 +1,4 @@
-"""fp8 or int8 numbers with one scale per tensor, row or block."""
+"""fp8 or int8 numbers with one scale, and perhaps one zero point, per tensor, row or block."""
 
 import torch
 
@@ -7,6 +7,7 @@ from outrider.models.quantised.packed_form import Parts, check_shape, is_one, tw
 from outrider.models.quantised.stored_kind import MX_GROUP
 from outrider.ops.linear.quantised_weight import CodeKind, QuantisedWeight
 
+ZEROS = "weight_zero_point"  # of int8, where it is not symmetric
 MXFP8_BLOCK = (1, MX_GROUP)
 
 
@@ -33,6 +34,8 @@ class ScaledForm:
     def check(self, parts: Parts) -> None:
         rows, columns = two_axes(self._weight, parts[self._weight])
         scale, block = parts[self._scale], self._block
+        if ZEROS in parts and not (is_one(parts[ZEROS]) or _is_per_row(parts[ZEROS], rows)):
+            check_shape(ZEROS, parts[ZEROS], (rows, 1), f"{self._weight} has {rows} rows")
         if not self._has_blocks_only and (is_one(scale) or _is_per_row(scale, rows)):
             return
         what = f"{self._weight} has the shape {[rows, columns]}"
@@ -52,7 +55,10 @@ class ScaledForm:
         weight, stored = parts[self._weight], _bytes(parts[self._scale])
         scales, group = self._rows_of_scales(stored, self.shape(parts))
         kind: CodeKind = "int8" if weight.dtype == torch.int8 else "e4m3"
-        return quantised_weight(kind, weight, scales, group=group)
+        zeros = None
+        if ZEROS in parts:
+            zeros, _ = self._rows_of_scales(parts[ZEROS], self.shape(parts))
+        return quantised_weight(kind, weight, scales, group=group, zeros=zeros)
 
     def unit(self, parts: Parts, dim: int) -> int:
         return 1 if self._is_simple(parts) else self._block[dim]
@@ -65,7 +71,11 @@ class ScaledForm:
             scale = scale.narrow(axis, first // block, -(-num // block))
         elif not dim and scale.numel() > 1:
             scale = scale.narrow(0, first, num)
-        return {self._weight: weight.narrow(dim, first, num), self._scale: scale}
+        found = {self._weight: weight.narrow(dim, first, num), self._scale: scale}
+        if ZEROS in parts:
+            zeros = parts[ZEROS]
+            found[ZEROS] = zeros if dim or is_one(zeros) else zeros.narrow(0, first, num)
+        return found
 
     def _is_simple(self, parts: Parts) -> bool:
         """Whether a scale is that of a row or of all."""

@@ -5,15 +5,24 @@ from collections.abc import Collection, Iterable
 from outrider.models.quantised.stored_kv_scales import ATTENTION, attention_of
 
 # Activations are computed in their own type here, so their scales are not used.
-_OF_ACTIVATIONS = ("input_scale", "activation_scale", "input_global_scale")
+_OF_ACTIVATIONS = (
+    *("input_scale", "activation_scale", "input_global_scale"),
+    "input_zero_point",  # of compressed-tensors, where activations are not symmetric
+)
+_OF_QUERIES = ATTENTION + "q_scale"  # of compressed-tensors
 
 
 def scales_of_activations(names: Iterable[str], modules: Collection[str]) -> set[str]:
-    """Those that lie beside a quantised weight, by the modules of these weights."""
+    """Those that lie beside a quantised weight, or in its attention module.
+
+    `modules` are those of quantised weights.
+    """
+    attentions = {module.rpartition(".")[0] for module in modules}
     found = set()
     for name in names:
         module, _, suffix = name.rpartition(".")
-        if suffix in _OF_ACTIVATIONS and module in modules:
+        is_of_queries = name.endswith(_OF_QUERIES) and module in attentions
+        if is_of_queries or (suffix in _OF_ACTIVATIONS and module in modules):
             found.add(name)
     return found
 

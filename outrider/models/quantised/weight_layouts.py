@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from outrider.models.quantised.nibble_form import NibbleForm
 from outrider.models.quantised.packed_form import PackedForm
 from outrider.models.quantised.quantisation import Quantisation
-from outrider.models.quantised.scaled_form import MXFP8_BLOCK, ScaledForm
+from outrider.models.quantised.scaled_form import MXFP8_BLOCK, ZEROS, ScaledForm
 from outrider.models.quantised.stored_kind import MX_GROUP, NVFP4_GROUP, StoredKind
 from outrider.models.quantised.word_forms import AwqWords, GptqWords, GroupedWords
 
@@ -18,7 +18,7 @@ _WORDS = ("I32",)
 # Suffixes that only one family of exporters writes.
 _OF_GPTQ = ("qweight", "qzeros")
 _OF_COMPRESSED = (
-    *("weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx"),
+    *("weight_packed", "weight_shape", ZEROS, "weight_g_idx"),
     "weight_global_scale",
 )
 
@@ -41,9 +41,11 @@ def layout_of(types: Mapping[str, str], quantisation: Quantisation) -> WeightLay
     """The layout of one module, by suffixes and types of its tensors; None if it is dense."""
     if any(suffix in types for suffix in _OF_GPTQ):
         return _gptq(quantisation)
+    weight = types.get("weight")
+    if weight == "I8" and ZEROS in types and "weight_packed" not in types:
+        return _scaled(weight, "weight_scale", types.get("weight_scale", ""), quantisation)
     if any(suffix in types for suffix in _OF_COMPRESSED):
         return _compressed(types, quantisation)
-    weight = types.get("weight")
     if weight == "U8" and ("weight_scale" in types or "weight_scale_2" in types):
         return _nvfp4("weight", "weight_scale_2", is_inverse=False)
     if weight == "I8" and "scale" in types:  # DeepSeek-V4's experts
@@ -112,8 +114,12 @@ def _nvfp4(weight: str, whole: str, *, is_inverse: bool) -> WeightLayout:
 def _scaled(weight: str, scale: str, scale_type: str, quantisation: Quantisation) -> WeightLayout:
     """Numbers of one byte; powers of two are scales of mxfp8 if config.json knows no others."""
     if weight == "I8":
-        form = ScaledForm(scale, ())
-        return WeightLayout(kind="int8", form=form, types={"weight": ("I8",), scale: _FLOATS})
+        return WeightLayout(
+            kind="int8",
+            form=ScaledForm(scale, ()),
+            types={"weight": ("I8",), scale: _FLOATS, ZEROS: ("I8",)},
+            optional=() if quantisation.integers.needs_zeros else (ZEROS,),
+        )
     is_power = scale_type == "F8_E8M0" and quantisation.kinds == ("mxfp8",)
     if scale_type == "U8" or is_power:
         form = ScaledForm(scale, MXFP8_BLOCK, has_blocks_only=True)

@@ -91,6 +91,7 @@ def damages(tensors):
         "model.norm.input_scale",
         "model.layers.9.self_attn.k_scale",
         "model.norm.k_scale",
+        "model.layers.9.self_attn.q_scale",
     ):
         yield f"surplus {name}", tensors | {name: torch.ones(1)}
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from outrider import LLM
 from outrider.errors import ConfigError
@@ -88,6 +88,17 @@ def test_scales_of_activations_are_reported_as_unused(folder_of):
     llm = LLM(packed, dtype="float32", draft="none", kv_tokens=256, max_num_seqs=1)
     stored = {each.modules: (each.num, each.storage) for each in llm.weight_storage}
     assert stored["input_scale"] == (14, "not used: activations are float32")
+
+
+def test_scales_of_queries_are_reported_as_unused(folder_of):
+    packed, _ = folder_of("fp8 tensor")
+    write_fields(packed / "hf_quant_config.json", MODELOPT)
+    tensors = load_file(packed / "model.safetensors")
+    scales = {f"model.layers.{i}.self_attn.{c}_scale": torch.ones(1) for i in (0, 1) for c in "qkv"}
+    save_file(tensors | scales, packed / "model.safetensors")
+    llm = LLM(packed, dtype="float32", draft="none", kv_tokens=256, max_num_seqs=1)
+    stored = {each.modules: (each.num, each.storage) for each in llm.weight_storage}
+    assert stored["q_scale"] == (2, "not used: activations are float32")
 
 
 def test_a_list_of_modelopt_that_contradicts_is_refused(folder_of):
