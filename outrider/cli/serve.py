@@ -129,7 +129,7 @@ class ServerFlags:
         typer.Option(
             "--lora-modules",
             "--lora-paths",
-            help="Adapters that are loaded at start: NAME=PATH, one or several.",
+            help="Adapters that are loaded at start: NAME=PATH or JSON, one or several.",
             rich_help_panel="Server",
         ),
     ] = None

@@ -13,3 +13,8 @@ def test_a_path_without_a_name_and_a_model_after_the_values_stay_what_they_are()
     given = ["serve", "--lora-paths", "/p", "q=2", "model"]
     assert repeat_flags(given) == ["serve", "--lora-paths", "/p", "--lora-paths", "q=2", "model"]
     assert repeat_flags(["serve", "--lora-paths"]) == ["serve", "--lora-paths"]
+
+
+def test_objects_of_vllm_are_values_too():
+    flag, one, two = "--lora-modules", '{"name": "a"}', '{"name": "b"}'
+    assert repeat_flags(["serve", flag, one, two, "x"]) == ["serve", flag, one, flag, two, "x"]
