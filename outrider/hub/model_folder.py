@@ -7,7 +7,8 @@ from pathlib import Path
 from outrider.errors import ConfigError
 
 _WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+_OF_EXPORTERS = ("gptq", "awq")  # in the names of files that stand for model.safetensors
 # Of draft heads as some authors publish them: patterns of files that stand for the above.
 HEAD_WEIGHTS = ("pytorch_model*.bin", "medusa_lm_head.*")
 
@@ -15,7 +16,7 @@ HEAD_WEIGHTS = ("pytorch_model*.bin", "medusa_lm_head.*")
 def missing_files(folder: Path, others: Sequence[str] = ()) -> tuple[str, ...]:
     """The files a model folder lacks; empty when it is complete. Weights may match `others`."""
     has_others = any(path for pattern in others for path in folder.glob(pattern))
-    needed = ("config.json", *(() if has_others else _weight_files(folder)))
+    needed = ("config.json", *(() if has_others else weight_files(folder)))
     return tuple(name for name in needed if not (folder / name).is_file())
 
 
@@ -58,7 +59,13 @@ def pick_files(
     return picked
 
 
-def _weight_files(folder: Path) -> tuple[str, ...]:
-    if not (folder / _INDEX).is_file():
-        return (_WEIGHTS,)
-    return tuple(sorted(set(read_weight_map(folder / _INDEX).values())))
+def weight_files(folder: Path) -> tuple[str, ...]:
+    """The names of the files with the weights of a model, whether they are there or not.
+
+    A single file may have the name that an exporter gave it (gptq_model-4bit-128g.safetensors).
+    """
+    if (folder / WEIGHTS_INDEX).is_file():
+        return tuple(sorted(set(read_weight_map(folder / WEIGHTS_INDEX).values())))
+    stored = sorted(path.name for path in folder.glob("*.safetensors"))
+    is_exported = len(stored) == 1 and any(each in stored[0].lower() for each in _OF_EXPORTERS)
+    return (stored[0],) if is_exported else (_WEIGHTS,)

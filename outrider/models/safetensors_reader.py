@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 
 from outrider.config.engine_config import Quantization
 from outrider.errors import ConfigError
-from outrider.hub.model_folder import pick_files, read_weight_map
+from outrider.hub.model_folder import WEIGHTS_INDEX, pick_files, read_weight_map, weight_files
 from outrider.models.finite_weights import are_scales, is_finite, warn_of_non_finite
 from outrider.models.mapped_file import MOST_RESIDENT, MappedFile
 from outrider.models.quantised.expert_blocks import find_expert_blocks
@@ -30,8 +30,6 @@ from outrider.ops.linear.any_weight import AnyWeight, widened
 
 T = TypeVar("T")
 
-_SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _FLOATS = ("F32", "F16", "BF16")
 _INTEGERS = ("I32", "I64")
 _NUM_NAMED = 5  # tensors that an error message lists
@@ -284,10 +282,11 @@ class Checkpoint:
 
     def _open_shards(self) -> dict[str, MappedFile]:
         """The open file of every stored tensor."""
-        index = self._folder / _INDEX
+        index = self._folder / WEIGHTS_INDEX
         weight_map = read_weight_map(index) if index.is_file() else {}
-        files = sorted(set(weight_map.values())) if index.is_file() else [_SINGLE]
-        shards = {file: self._open_shard(self._folder / file) for file in files}
+        shards = {
+            file: self._open_shard(self._folder / file) for file in weight_files(self._folder)
+        }
         holders: dict[str, list[str]] = {}
         for file, shard in shards.items():
             for name in shard.names:

@@ -167,7 +167,7 @@ def _group_sizes(stored: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _gptq(stored: Mapping[str, Any]) -> Quantisation:
-    form = stored.get("checkpoint_format", "gptq")
+    form = stored.get("checkpoint_format") or "gptq"
     if form not in ("gptq", "gptq_v2"):
         raise ConfigError(f"GPTQ weights stored as {form} are not read; use gptq or gptq_v2")
     unquantised, overrides = _dynamic(stored)

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from outrider import LLM
 from outrider.errors import ConfigError
+from outrider.hub.model_folder import checked_folder
 from outrider.models.quantised.quantisation import parse_quantisation
 from outrider.models.quantised.quantisation_files import read_quantisation
 from outrider.models.safetensors_reader import Checkpoint
@@ -80,6 +81,25 @@ def test_a_damaged_file_is_refused_by_name(folder_of):
         (packed / "quantize_config.json").write_text(text)
         with pytest.raises(ConfigError, match=r"quantize_config.json .*download it again"):
             read_quantisation(packed)
+
+
+@pytest.mark.parametrize("form", [None, ""])
+def test_gptq_without_a_checkpoint_format_has_the_first_one(form):
+    config = {"quant_method": "gptq", "bits": 4, "checkpoint_format": form}
+    assert parse_quantisation(config).integers.zero_offset == 1
+
+
+def test_the_only_file_may_have_the_name_that_an_exporter_gave_it(folder_of):
+    packed, right = folder_of("GPTQ")
+    write_fields(packed / "quantize_config.json", GPTQ)
+    path = packed / "model.safetensors"
+    path.rename(packed / "gptq_model-4bit-128g.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    with Checkpoint(checked_folder(packed)) as found:
+        assert torch.equal(found.read(name), right[name])
+    (packed / "other.safetensors").touch()
+    with pytest.raises(ConfigError, match=r"lacks model.safetensors"):
+        checked_folder(packed)
 
 
 def test_scales_of_activations_are_reported_as_unused(folder_of):
