@@ -86,68 +86,6 @@ def test_a_scale_that_two_shards_have_is_read_from_the_one_that_the_index_names(
         assert torch.equal(found.read(weight), expected.read(weight))
 
 
-# What a loader with one mistake would read, written as a folder that a right loader reads.
-def transposed_scales(parts, _):
-    for suffix in ("weight_scale_inv", "scale", "weight_scale"):
-        if suffix in parts:
-            parts[suffix] = parts[suffix].t()
-
-
-def swapped_nibbles(parts, _):
-    for suffix in ("weight_packed", "weight", "qweight"):
-        if suffix in parts:
-            stored = parts[suffix].contiguous().view(torch.uint8)
-            parts[suffix] = ((stored << 4) | (stored >> 4)).view(parts[suffix].dtype)
-
-
-def next_zeros(parts, _):
-    for suffix in ("weight_zero_point", "qzeros"):
-        if suffix in parts:
-            parts[suffix] = parts[suffix] ^ 0x11111111
-
-
-def scales_of_another_layer(parts, others):
-    for suffix in ("weight_scale_inv", "scale", "weight_scale", "scales"):
-        if suffix in parts:
-            parts[suffix] = others[suffix].clone()
-
-
-MUTANTS = {
-    transposed_scales: ("fp8 blocks", "fp8 blocks of V4", "fp8 blocks of compressed-tensors"),
-    swapped_nibbles: (
-        *("int4 groups", "GPTQ", "AWQ", "NVFP4", "NVFP4 of compressed-tensors", "MXFP4"),
-        "MXFP4 of V4",
-    ),
-    next_zeros: ("int4 groups, zeros, order", "GPTQ", "GPTQ v2", "AWQ"),
-    scales_of_another_layer: tuple(FORMS),
-}
-
-
-@pytest.mark.fast_cases(99)
-@pytest.mark.parametrize(
-    ("mutant", "form"), [(each, form) for each, forms in MUTANTS.items() for form in forms]
-)
-def test_a_mistake_of_a_loader_would_change_the_numbers(folders, mutant, form):
-    """So `test_every_stored_number_is_read` notices such a mistake in this form."""
-    packed, plain = folders(*FORMS[form])
-    path, ours = packed / "model.safetensors", "model.layers.{}.self_attn.q_proj."
-    tensors = load_file(path)
-    parts, others = (
-        {
-            name.removeprefix(ours.format(i)): each
-            for name, each in tensors.items()
-            if ours.format(i) in name
-        }
-        for i in (0, 1)
-    )
-    mutant(parts, others)
-    changed = {ours.format(0) + suffix: each.contiguous() for suffix, each in parts.items()}
-    save_file(tensors | changed, path)
-    with Checkpoint(packed) as found, Checkpoint(plain) as expected:
-        name = ours.format(0) + "weight"
-        assert (found.read(name) != expected.read(name)).float().mean() > 0.2
-
-
 def cuts_of(size):
     half = size // 2
     yield Cut(0, ((0, half),))
