@@ -11,7 +11,12 @@ from outrider.models.expert_tensors import ExpertSizes, ExpertTensors
 from outrider.ops.linear.any_weight import AnyWeight
 from outrider.ops.linear.quantised_linear import fits_kernels
 from outrider.ops.linear.quantised_weight import QuantisedWeight
-from outrider.ops.moe.expert_stack import ExpertStack, QuantisedExperts, stack_codes
+from outrider.ops.moe.expert_stack import (
+    ExpertStack,
+    QuantisedExperts,
+    expert_storage,
+    stack_codes,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +61,28 @@ def read_experts(
     tensors.read_gate_up(read, gate_up, held)
     tensors.read_down(read, down, held)
     return gate_up, down
+
+
+class ExpertBytes:
+    """Adds up the memory of the experts of a model, and logs it with the last layer."""
+
+    def __init__(self, num_layers: int) -> None:
+        self._num_layers = num_layers
+        self._num_left = num_layers
+        self._total_bytes = 0
+
+    def add(self, gate_up: ExpertStack, down: ExpertStack) -> None:
+        """These are the experts of one more layer."""
+        self._total_bytes += gate_up.nbytes + down.nbytes
+        self._num_left -= 1
+        if self._num_left:
+            return
+        storage = expert_storage(down)
+        advice = "; --dtype bfloat16 takes half of that" if storage == "float32" else ""
+        gigabytes = self._total_bytes / 1e9
+        _log.info(
+            "experts are %s: %.2f GB in %d layers%s", storage, gigabytes, self._num_layers, advice
+        )
 
 
 @cache

@@ -15,7 +15,7 @@ from outrider.models.decoder_tensors import (
 )
 from outrider.models.expert_config import ExpertsConfig
 from outrider.models.expert_tensors import ExpertTensors, sizes_of
-from outrider.models.expert_weights import PartReader, read_experts
+from outrider.models.expert_weights import ExpertBytes, PartReader, read_experts
 from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import Gate, SharedGate
 from outrider.models.layers.mlp import FeedForward, Mlp
@@ -75,6 +75,8 @@ class MixtureLoader:
         self._linears = linears
         self._make_wide_linear = make_wide_linear
         self._ranks = ranks
+        experts = config.experts
+        self._bytes = ExpertBytes(len(experts.layers) if isinstance(experts, ExpertsConfig) else 0)
 
     def load(self, layer: str, experts: ExpertsConfig, *, are_stacked: bool) -> MoeMlp:
         """The mixture of one layer, whose tensor names begin with `layer`."""
@@ -83,6 +85,7 @@ class MixtureLoader:
         sizes = sizes_of(replace(experts, num=len(held)), self._config.block.hidden)
         reader = self._reader
         gate_up, down = read_experts(reader, tensors, layer, sizes, held, reader.empty_experts)
+        self._bytes.add(gate_up, down)
         for name, stack in (("gates and ups of experts", gate_up), ("downs of experts", down)):
             self._linears.note([name], expert_storage(stack))
         biases = self._biases(tensors, layer, held)

@@ -58,6 +58,18 @@ def test_a_padded_step_gives_the_same_logits_and_replays_from_a_tape(family, tmp
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen3-moe-mixed"])
+def test_the_memory_of_experts_is_told_once(family, tmp_path, caplog):
+    save_tiny(family, tmp_path)
+    with caplog.at_level("INFO"):
+        for dtype in ("packed", "bfloat16"):
+            load_decoder(tmp_path, dtype=dtype, device=CPU)
+    wide, half = (each.message for each in caplog.records if "experts are" in each.message)
+    assert wide.startswith("experts are float32: 0.0")
+    assert wide.endswith("layers; --dtype bfloat16 takes half of that")
+    assert half.startswith("experts are bfloat16: 0.0")
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3-moe-mixed"])
 def test_stacked_and_separate_experts_give_equal_decoders(family, tmp_path):
     model = tiny_model(family)
     for name, is_apart in {"apart": True, "stacked": False}.items():

@@ -1,6 +1,7 @@
 """While a model is loaded, it takes the memory of the finished model and less than one shard."""
 
 import json
+import math
 import subprocess
 import sys
 from functools import cache
@@ -10,7 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 HIDDEN, WIDE, LAYERS, VOCAB = 768, 2048, 14, 4096
-NUM_SHARDS = 3
+# A process also holds 32 MB of its files while it loads: small forms have one file of more.
+NUM_SHARDS = {"bfloat16": 3, "fp8": 1, "int4": 1}
+GROUP = 32  # inputs of int4
 MB = 1e6
 CONFIGS = {
     "bfloat16": {},
@@ -18,7 +21,7 @@ CONFIGS = {
     "int4": {
         "quant_method": "compressed-tensors",
         "format": "pack-quantized",
-        "config_groups": {"all": {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}},
+        "config_groups": {"all": {"weights": {"num_bits": 4, "type": "int", "group_size": GROUP}}},
     },
 }
 CHILD = """
@@ -83,22 +86,23 @@ def stored(module, shape, form, generator):
     words = torch.randint(0, 1 << 31, (rows, columns // 8), generator=generator)
     return {
         f"{module}.weight_packed": words.int(),
-        f"{module}.weight_scale": torch.rand(rows, columns // 32, generator=generator).half() / 999,
+        f"{module}.weight_scale": torch.rand(rows, columns // GROUP, generator=generator).half()
+        / 999,
         f"{module}.weight_shape": torch.tensor(shape),
     }
 
 
 @pytest.fixture(scope="module")
 def folder_of(tmp_path_factory):
-    """A model of 91 million parameters in three files, by its form."""
+    """A model of 91 million parameters, by its form."""
 
     @cache
     def write(form):
         folder, generator = tmp_path_factory.mktemp(form), torch.Generator().manual_seed(0)
-        shards, weight_map = [{} for _ in range(NUM_SHARDS)], {}
-        named = list(shapes())
+        num, weight_map, named = NUM_SHARDS[form], {}, list(shapes())
+        shards = [{} for _ in range(num)]
         for place, (module, shape) in enumerate(named):
-            shard = place * NUM_SHARDS // len(named)
+            shard = place * num // len(named)
             tensors = stored(module, shape, form, generator)
             shards[shard] |= tensors
             weight_map |= dict.fromkeys(tensors, f"model-{shard}.safetensors")
@@ -148,7 +152,14 @@ def test_the_peak_is_the_finished_model_and_less_than_a_shard(folder_of, case):
     done = subprocess.run(child, capture_output=True, text=True, check=True, timeout=120)
     peak, after = map(int, done.stdout.split()[-2:])
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
-    largest = max(path.stat().st_size for path in folder_of("bfloat16").glob("*.safetensors"))
-    assert peak <= after + largest, f"{peak / MB:.0f} MB for {after / MB:.0f} MB"
-    if form == dtype:  # what is stored is what is held
-        assert peak <= sum(sizes) + largest
+    assert peak <= after + max(sizes), f"{peak / MB:.0f} MB for {after / MB:.0f} MB"
+    if dtype in (form, "packed"):  # what is stored is what is held
+        assert peak <= sum(sizes) + widened_bytes(form) + max(sizes)
+
+
+def widened_bytes(form):
+    """What a CPU holds more than is stored: float32 embeddings, head and scales of codes."""
+    if form == "bfloat16":
+        return 0
+    groups = sum(math.prod(shape) // GROUP for name, shape in shapes() if name.endswith("proj"))
+    return 2 * 2 * VOCAB * HIDDEN + (2 + 2) * groups  # with zero points of 2 bytes

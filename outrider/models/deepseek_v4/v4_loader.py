@@ -36,7 +36,7 @@ from outrider.models.deepseek_v4.v4_tensors import (
     v4_tensor_shapes,
 )
 from outrider.models.expert_tensors import ApartExperts, ExpertSizes
-from outrider.models.expert_weights import read_experts
+from outrider.models.expert_weights import ExpertBytes, read_experts
 from outrider.models.layers.expert_parallel import divide_experts, held_experts
 from outrider.models.layers.gated_activation import SplitGate
 from outrider.models.layers.mlp import Mlp
@@ -124,6 +124,7 @@ class V4Builder:
         self._make_linear = choose_linear(dtype, device, arithmetic)
         self._dtype = computed_dtype(dtype, device)
         self._stored_dtype = stored_dtype(dtype, device)
+        self._expert_bytes = ExpertBytes(config.num_layers)
         self._device = device
 
     def build(self) -> V4Decoder:
@@ -237,6 +238,7 @@ class V4Builder:
         sizes = ExpertSizes(len(held), feed.intermediate, self._config.hidden)
         tensors = ApartExperts(sizes, EXPERTS)
         gate_up, down = read_experts(self, tensors, layer, sizes, held, self._empty_experts)
+        self._expert_bytes.add(gate_up, down)
         both = self.linear(shared + "w1.weight", shared + "w3.weight")
         return MoeMlp(
             router=self._router(layer, is_hashed=is_hashed),

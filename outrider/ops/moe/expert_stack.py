@@ -19,6 +19,10 @@ class QuantisedExperts:
     num: int
 
     @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes
+
+    @property
     def shape(self) -> tuple[int, int, int]:  # experts, out, in
         rows, inputs = self.weight.shape
         return self.num, rows // self.num, inputs
