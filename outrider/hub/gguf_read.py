@@ -1,6 +1,7 @@
 """Reads a GGUF file: typed metadata and raw tensors. Refuses damaged files."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from outrider.errors import ConfigError
 from outrider.hub.block_file import BLOCK_KINDS
 
 RawArray = npt.NDArray[Any]  # as stored: floats, or the bytes of quantised blocks
+_PART = re.compile(r"(?P<name>.+)-\d{5}-of-(?P<num>\d{5})\.gguf")
 _FLOATS = ("F32", "F16", "BF16")
 _WIDENED = (
     *("Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS"),
@@ -55,12 +57,18 @@ class Metadata:
             raise self._mistyped(key, "positive")
         return value
 
+    def size_or(self, key: str, default: int) -> int:
+        return self.size(key) if key in self else default
+
     def real(self, key: str) -> float:
         """A number, as the shortest decimal of its float32: 1e-05, not 9.999999747e-06."""
         value = self._required(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._mistyped(key, "a number")
         return float(str(np.float32(value)))
+
+    def real_or(self, key: str, default: float) -> float:
+        return self.real(key) if key in self else default
 
     def text(self, key: str) -> str:
         value = self._required(key)
@@ -113,7 +121,40 @@ class _BoundedReader(gguf.GGUFReader):  # type: ignore[misc]  # gguf is untyped
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """The metadata and the tensors of a file. The bytes of tensors are read on use."""
+    """The metadata and the tensors of a file, and of the files that belong to it.
+
+    The bytes of tensors are read on use.
+    """
+    paths = gguf_parts(path)
+    absent = [each for each in paths if not each.is_file()]
+    if absent and len(paths) > 1:
+        raise ConfigError(
+            f"{path} is one of {len(paths)} files, and {absent[0].name} is not beside it; download "
+            "all of them into one folder"
+        )
+    first, *others = [_read_part(each) for each in paths]
+    tensors = dict(first.tensors)
+    for part in others:
+        if twice := tensors.keys() & part.tensors.keys():
+            raise ConfigError(
+                f"{part.name} has {min(twice)!r}, as another file before it; download the files "
+                "again"
+            )
+        tensors |= part.tensors
+    return replace(first, tensors=tensors)
+
+
+def gguf_parts(path: Path) -> list[Path]:
+    """All files of a model of which `path` is one: NAME-00001-of-00003.gguf, ..."""
+    found = _PART.fullmatch(path.name)
+    if not found or int(found["num"]) < 2:
+        return [path]
+    name, num = found["name"], found["num"]
+    places = range(1, int(num) + 1)
+    return [path.with_name(f"{name}-{place:05}-of-{num}.gguf") for place in places]
+
+
+def _read_part(path: Path) -> GgufFile:
     try:
         reader = _BoundedReader(path)
         values = {key: field.contents() for key, field in reader.fields.items()}

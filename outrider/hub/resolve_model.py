@@ -82,9 +82,9 @@ def list_local_models() -> tuple[CachedModel, ...]:
 
 
 def from_gguf(path: Path, reporter: Reporter) -> Path:
-    """The folder converted from a GGUF file. The file is converted once.
+    """The folder converted from a GGUF file, or from all files that it is one of, once.
 
-    Path, size and modification time identify the file, because hashing gigabytes is slow.
+    Path, size and modification time identify a file, because hashing gigabytes is slow.
     """
     status = path.stat()
     identity = f"{path.resolve()}\n{status.st_size}\n{status.st_mtime_ns}"

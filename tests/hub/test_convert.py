@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,43 @@ def test_a_separate_head_unties_the_embeddings(make_gguf: Callable, tmp_path: Pa
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"] is False
     assert torch.equal(model.lm_head.weight, 2 * model.model.embed_tokens.weight)
+
+
+def split_gguf(tiny, folder: Path, num: int) -> list[Path]:
+    """The tensors dealt out to files. The first one has the metadata, as llama.cpp splits."""
+    paths = []
+    for place in range(num):
+        names = list(tiny.tensors)[place::num]
+        part = replace(
+            tiny,
+            metadata=(tiny.metadata if not place else {}) | {"split.no": place, "split.count": num},
+            tensors={name: tiny.tensors[name] for name in names},
+        )
+        paths.append(part.write(folder / f"tiny-{place + 1:05}-of-{num:05}.gguf"))
+    return paths
+
+
+@pytest.mark.parametrize("given", [0, 2])
+def test_a_model_in_several_files_is_converted_from_any_of_them(
+    make_gguf: Callable, tmp_path: Path, given: int
+) -> None:
+    tiny = make_gguf("llama", kind="Q8_0")
+    paths = split_gguf(tiny, tmp_path, 3)
+    (tmp_path / "model").mkdir()
+    convert(paths[given], tmp_path / "model", SilentReporter())
+    written = load_file(tmp_path / "model" / "model.safetensors")
+    for name, values in tiny.expected.items():
+        np.testing.assert_array_equal(written[name].numpy(), values, err_msg=name)
+
+
+def test_a_missing_or_repeated_part_is_refused_by_name(make_gguf: Callable, tmp_path: Path) -> None:
+    first, second = split_gguf(make_gguf("llama"), tmp_path, 2)
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(ConfigError, match=r"tiny-00002-of-00002.gguf has 'blk.*as another file"):
+        convert(first, tmp_path, SilentReporter())
+    second.unlink()
+    with pytest.raises(ConfigError, match=r"tiny-00002-of-00002.gguf is not beside it; download"):
+        convert(first, tmp_path, SilentReporter())
 
 
 def test_tensors_larger_than_a_chunk_are_written_completely(
