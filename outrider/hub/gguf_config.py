@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from outrider.errors import ConfigError
+from outrider.hub.gguf_family_config import OWN_FIELDS, check_rotary
 from outrider.hub.gguf_names import LM_HEAD, ROPE_FREQS, GgufFamily
 from outrider.hub.gguf_read import GgufFile, Metadata, RawArray
 
@@ -21,24 +22,26 @@ def config_of(file: GgufFile, family: GgufFamily) -> dict[str, Any]:
     _refuse_encoders(file, prefix)
     heads = metadata.size(prefix + "attention.head_count")
     config: dict[str, Any] = {
-        "architectures": [family.class_name],
-        "model_type": family.name,
+        **family.fields,
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
         "hidden_size": metadata.size(prefix + "embedding_length"),
         "intermediate_size": metadata.size(prefix + "feed_forward_length"),
         "num_hidden_layers": metadata.size(prefix + "block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": _size_or(metadata, prefix + "attention.head_count_kv", heads),
-        "head_dim": _head_dim(file, prefix, heads),
-        "hidden_act": "silu",
+        "num_key_value_heads": metadata.size_or(prefix + "attention.head_count_kv", heads),
+        "head_dim": _head_dim(metadata, prefix, heads),
         "max_position_embeddings": metadata.size(prefix + "context_length"),
         "rms_norm_eps": metadata.real(prefix + "attention.layer_norm_rms_epsilon"),
         "rope_theta": _rope_theta(metadata, prefix),
         "tie_word_embeddings": LM_HEAD not in file.tensors,
         "torch_dtype": _dtype(file),
     }
-    if scaling := _rope_scaling(file, prefix, config):
-        config["rope_scaling"] = scaling
+    if family.name in OWN_FIELDS:
+        config |= OWN_FIELDS[family.name](file, config)
+    else:
+        check_rotary(file, config)
+    if "rope_parameters" not in config and "rope_scaling" not in config:
+        config |= _rope_scaling(file, prefix, config)
     return config | _token_ids(metadata)
 
 
@@ -51,22 +54,9 @@ def _refuse_encoders(file: GgufFile, prefix: str) -> None:
         )
 
 
-def _size_or(metadata: Metadata, key: str, default: int) -> int:
-    return metadata.size(key) if key in metadata else default
-
-
-def _head_dim(file: GgufFile, prefix: str, heads: int) -> int:
-    metadata = file.metadata
+def _head_dim(metadata: Metadata, prefix: str, heads: int) -> int:
     even_share = metadata.size(prefix + "embedding_length") // heads
-    head_dim = _size_or(metadata, prefix + "attention.key_length", even_share)
-    value_dim = _size_or(metadata, prefix + "attention.value_length", head_dim)
-    rotary = _size_or(metadata, prefix + "rope.dimension_count", head_dim)
-    if not head_dim == value_dim == rotary:
-        raise ConfigError(
-            f"{file.name} has keys of {head_dim}, values of {value_dim} and {rotary} rotary "
-            "dimensions; use a model where the three are equal"
-        )
-    return head_dim
+    return metadata.size_or(prefix + "attention.key_length", even_share)
 
 
 def _rope_theta(metadata: Metadata, prefix: str) -> float:
@@ -75,9 +65,10 @@ def _rope_theta(metadata: Metadata, prefix: str) -> float:
 
 
 def _rope_scaling(file: GgufFile, prefix: str, config: dict[str, Any]) -> dict[str, Any]:
-    """The scaling of the rotary frequencies in Hugging Face terms; empty when there is none."""
+    """The field with the scaling of rotary frequencies; empty when there is none."""
     if ROPE_FREQS in file.tensors:
-        return _llama3_scaling(file, head_dim=config["head_dim"], theta=config["rope_theta"])
+        theta = config["rope_theta"]
+        return {"rope_scaling": _llama3_scaling(file, head_dim=config["head_dim"], theta=theta)}
     prefix += "rope.scaling."
     keys = file.metadata.keys_under(prefix)
     kind = file.metadata.text(prefix + "type") if "type" in keys else "none"
@@ -93,7 +84,7 @@ def _rope_scaling(file: GgufFile, prefix: str, config: dict[str, Any]) -> dict[s
     if "original_context_length" in keys:
         original = file.metadata.size(prefix + "original_context_length")
         scaling["original_max_position_embeddings"] = original
-    return scaling
+    return {"rope_scaling": scaling}
 
 
 def _llama3_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from outrider.hub.block_file import BLOCK_KINDS, BLOCKS_FILE, block_name
 from outrider.hub.download_progress import Reporter, reported
 from outrider.hub.gguf_config import config_of
 from outrider.hub.gguf_names import (
-    ROPE_FREQS,
+    IN_CONFIG,
+    GgufFamily,
     check_gguf_tensors,
     gguf_family_of,
     hugging_face_name,
@@ -67,8 +68,8 @@ def convert(path: Path, folder: Path, reporter: Reporter) -> None:
     (folder / "tokenizer.json").write_text(tokenizer_of(file).to_str(), encoding="utf-8")
     heads = _heads_by_tensor(config) if family.is_interleaved else {}
     files = {
-        folder / "model.safetensors": _outputs(file, heads),
-        folder / BLOCKS_FILE: _blocks(file, heads),
+        folder / "model.safetensors": _outputs(file, family, heads),
+        folder / BLOCKS_FILE: _blocks(file, family, heads),
     }
     total = sum(output.num_bytes for outputs in files.values() for output in outputs)
     with reported(reporter, f"converting {file.name}", total) as advance:
@@ -81,35 +82,57 @@ def _heads_by_tensor(config: dict[str, Any]) -> dict[str, int]:
     return {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
 
 
-def _outputs(file: GgufFile, heads: dict[str, int]) -> tuple[_Output, ...]:
+def _outputs(file: GgufFile, family: GgufFamily, heads: dict[str, int]) -> tuple[_Output, ...]:
     return tuple(
         _Output(
-            name=hugging_face_name(name),
+            name=name,
             dtype=_DTYPES.get(stored.kind, "F32"),
             shape=stored.shape,
-            raw=stored.raw,
+            raw=stored.raw - 1 if family.has_shifted_norms and _is_norm(name) else stored.raw,
             kind=stored.kind,
             row_order=_row_order(stored, heads),
         )
-        for name, stored in file.tensors.items()
-        if name != ROPE_FREQS
+        for name, stored in _written(file, family)
     )
 
 
-def _blocks(file: GgufFile, heads: dict[str, int]) -> tuple[_Output, ...]:
-    """The rows of matrices of blocks as they are, under names that tell their kinds."""
+def _blocks(file: GgufFile, family: GgufFamily, heads: dict[str, int]) -> tuple[_Output, ...]:
+    """The rows of matrices of blocks as they are, under names that tell their kinds.
+
+    Experts are left out: a CPU computes with floats of them.
+    """
     return tuple(
         _Output(
-            name=block_name(hugging_face_name(name), stored.kind),
+            name=block_name(name, stored.kind),
             dtype="U8",
             shape=stored.raw.shape,
             raw=stored.raw,
             kind="",
             row_order=_row_order(stored, heads),
         )
-        for name, stored in file.tensors.items()
-        if stored.kind in BLOCK_KINDS and len(stored.shape) == 2
+        for name, stored in _written(file, family)
+        if stored.kind in BLOCK_KINDS and len(stored.shape) == 2 and stored.name in file.tensors
     )
+
+
+def _written(file: GgufFile, family: GgufFamily) -> Iterator[tuple[str, StoredTensor]]:
+    """The Hugging Face name of every tensor that is written; experts one by one."""
+    for place, stored in file.tensors.items():
+        if place in IN_CONFIG:
+            continue
+        name = hugging_face_name(place, family)
+        if "{}" not in name:
+            yield name, stored
+            continue
+        if len(stored.shape) != 3:
+            raise ConfigError(f"{place} has no axis of experts; use another GGUF file")
+        for expert, raw in enumerate(stored.raw):
+            own = f"{place}.{expert}"
+            yield name.format(expert), replace(stored, name=own, shape=stored.shape[1:], raw=raw)
+
+
+def _is_norm(name: str) -> bool:
+    return name.endswith("norm.weight")
 
 
 def _row_order(stored: StoredTensor, heads: dict[str, int]) -> RawArray:  # [rows]

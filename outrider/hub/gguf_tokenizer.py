@@ -25,6 +25,16 @@ _WORDS = (
 )
 _SINGLE_DIGITS = _WORDS.format(numbers=r"\p{N}")
 _DIGIT_TRIPLES = _WORDS.format(numbers=r"\p{N}{1,3}")
+# Words end where lower case turns to upper case.
+_CASED_WORDS = (
+    r"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]*"
+    r"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]+{ending}"
+    r"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]+"
+    r"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]*{ending}"
+    r"|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_TEKKEN = _CASED_WORDS.format(ending="", numbers=r"\p{N}")
+_GPT_4O = _CASED_WORDS.format(ending=r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?", numbers=r"\p{N}{1,3}")
 
 
 def tokenizer_of(file: GgufFile) -> Tokenizer:
@@ -91,8 +101,8 @@ def _byte_level(file: GgufFile) -> Tokenizer:
             f"{', '.join(_SPLITTERS)}, or its Hugging Face folder"
         )
     merges = [tuple(merge.split(" ")) for merge in file.metadata.sequence(_KEY + "merges")]
-    # In Llama 3 a word that is itself a token stays whole, even if merges would not produce it.
-    whole_words = name in _LLAMA3_NAMES
+    # In some a word that is itself a token stays whole, even if merges would not produce it.
+    whole_words = name in _WITH_WHOLE_WORDS
     tokenizer = Tokenizer(models.BPE(_vocabulary(file), merges, ignore_merges=whole_words))
     tokenizer.pre_tokenizer = _SPLITTERS[name]()
     tokenizer.decoder = decoders.ByteLevel()
@@ -115,10 +125,14 @@ def _split_smollm() -> PreTokenizer:
 
 
 _LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3")
+_WITH_WHOLE_WORDS = (*_LLAMA3_NAMES, "tekken")  # they also begin prompts with a token
 _SPLITTERS: dict[str, Callable[[], PreTokenizer]] = {
     "gpt-2": _split_gpt2,
     "smollm": _split_smollm,
     "qwen2": lambda: _split_words(_SINGLE_DIGITS),
+    "dbrx": lambda: _split_words(_DIGIT_TRIPLES),
+    "gpt-4o": lambda: _split_words(_GPT_4O),
+    "tekken": lambda: _split_words(_TEKKEN),
     **dict.fromkeys(_LLAMA3_NAMES, lambda: _split_words(_DIGIT_TRIPLES)),
 }
 
@@ -202,9 +216,9 @@ def _add_prompt_tokens(tokenizer: Tokenizer, metadata: Metadata) -> None:
 def _adds(metadata: Metadata, role: str) -> bool:
     """Whether prompts get this token automatically. Without a flag, the family decides."""
     is_llama = metadata.text(_KEY + "model") == "llama"
-    is_llama3 = _KEY + "pre" in metadata and metadata.text(_KEY + "pre") in _LLAMA3_NAMES
+    begins = _KEY + "pre" in metadata and metadata.text(_KEY + "pre") in _WITH_WHOLE_WORDS
     return _flag_or(
-        metadata, f"{_KEY}add_{role}_token", default=role == "bos" and (is_llama or is_llama3)
+        metadata, f"{_KEY}add_{role}_token", default=role == "bos" and (is_llama or begins)
     )
 
 

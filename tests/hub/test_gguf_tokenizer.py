@@ -38,6 +38,18 @@ QWEN2 = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+GPT_4O = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 SPLITS = {
     "gpt-2": gpt2_split(),
     "smollm": pre_tokenizers.Sequence(
@@ -45,11 +57,14 @@ SPLITS = {
     ),
     "qwen2": regex_split(QWEN2),
     "llama-bpe": regex_split(LLAMA3),
+    "dbrx": regex_split(LLAMA3),
+    "tekken": regex_split(TEKKEN),
+    "gpt-4o": regex_split(GPT_4O),
 }
 
 
 def trained(pre: str) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))
+    tokenizer = Tokenizer(models.BPE(ignore_merges=pre in ("llama-bpe", "tekken")))
     tokenizer.pre_tokenizer = SPLITS[pre]
     if pre == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
@@ -267,7 +282,7 @@ def test_equal_scores_are_refused_because_the_order_of_merges_is_unknown(
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"tokenizer.ggml.pre": "tekken"}, "unknown rule tokenizer.ggml.pre = 'tekken'"),
+        ({"tokenizer.ggml.pre": "viking"}, "unknown rule tokenizer.ggml.pre = 'viking'"),
         ({"tokenizer.ggml.model": "bert"}, "unsupported tokenizer 'bert'"),
         ({"tokenizer.ggml.merges": ["a nothing"]}, "damaged"),
         ({"tokenizer.ggml.token_type": [1]}, "damaged"),
