@@ -3,8 +3,18 @@
 It has the format of safetensors, with another ending: libraries must not take it for weights.
 """
 
-# The kinds of blocks that a CPU computes with. Others are widened when a file is converted.
-BLOCK_KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+# The kinds of blocks that are computed with: numbers and bytes of a block. Others are widened when
+# a file is converted.
+BLOCK_KINDS = {
+    "Q4_0": (32, 18),
+    "Q4_1": (32, 20),
+    "Q5_0": (32, 22),
+    "Q5_1": (32, 24),
+    "Q8_0": (32, 34),
+    "Q4_K": (256, 144),
+    "Q5_K": (256, 176),
+    "Q6_K": (256, 210),
+}
 BLOCKS_FILE = "gguf_blocks.bin"
 
 

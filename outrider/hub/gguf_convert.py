@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from outrider.errors import ConfigError
-from outrider.hub.block_file import BLOCK_KINDS, BLOCKS_FILE, block_name
+from outrider.hub.block_file import BLOCK_KINDS, BLOCKS_FILE, block_name, split_name
 from outrider.hub.download_progress import Reporter, reported
 from outrider.hub.gguf_config import config_of
 from outrider.hub.gguf_names import (
@@ -25,6 +25,7 @@ from outrider.hub.gguf_tokenizer import generation_config_of, tokenizer_config_o
 
 _DTYPES = {"F16": "F16", "BF16": "BF16"}  # every other kind is written as F32
 _WIDTHS = {"F16": 2, "BF16": 2, "F32": 4, "U8": 1}  # bytes per element
+_MOST_FLOAT_BYTES = 4 << 30  # of a folder with floats beside all blocks
 _CHUNK_BYTES = 1 << 24  # of output that is converted and written at once
 
 
@@ -56,7 +57,8 @@ class _Output:
 def convert(path: Path, folder: Path, reporter: Reporter) -> None:
     """Write config.json, the tokenizer files, model.safetensors and the blocks into `folder`.
 
-    Any library reads the weights as floats. A CPU reads the blocks instead, which are smaller.
+    Any library reads the floats of a small model. Those of a large one would take several times the
+    disk of its file: weights that are stored in blocks have no floats then.
     """
     file = read_gguf(path)
     family = gguf_family_of(file)
@@ -67,10 +69,11 @@ def convert(path: Path, folder: Path, reporter: Reporter) -> None:
     _write_json(folder / "tokenizer_config.json", tokenizer_config_of(file))
     (folder / "tokenizer.json").write_text(tokenizer_of(file).to_str(), encoding="utf-8")
     heads = _heads_by_tensor(config) if family.is_interleaved else {}
-    files = {
-        folder / "model.safetensors": _outputs(file, family, heads),
-        folder / BLOCKS_FILE: _blocks(file, family, heads),
-    }
+    blocks, floats = _blocks(file, family, heads), _outputs(file, family, heads)
+    if sum(output.num_bytes for output in floats) > _MOST_FLOAT_BYTES:
+        coded = {split_name(output.name)[0] for output in blocks}
+        floats = tuple(output for output in floats if output.name not in coded)
+    files = {folder / "model.safetensors": floats, folder / BLOCKS_FILE: blocks}
     total = sum(output.num_bytes for outputs in files.values() for output in outputs)
     with reported(reporter, f"converting {file.name}", total) as advance:
         for path, outputs in files.items():
@@ -97,10 +100,7 @@ def _outputs(file: GgufFile, family: GgufFamily, heads: dict[str, int]) -> tuple
 
 
 def _blocks(file: GgufFile, family: GgufFamily, heads: dict[str, int]) -> tuple[_Output, ...]:
-    """The rows of matrices of blocks as they are, under names that tell their kinds.
-
-    Experts are left out: a CPU computes with floats of them.
-    """
+    """The rows of matrices of blocks as they are, under names that tell their kinds."""
     return tuple(
         _Output(
             name=block_name(name, stored.kind),
@@ -111,7 +111,7 @@ def _blocks(file: GgufFile, family: GgufFamily, heads: dict[str, int]) -> tuple[
             row_order=_row_order(stored, heads),
         )
         for name, stored in _written(file, family)
-        if stored.kind in BLOCK_KINDS and len(stored.shape) == 2 and stored.name in file.tensors
+        if stored.kind in BLOCK_KINDS and len(stored.shape) == 2
     )
 
 

@@ -97,6 +97,7 @@ def load_decoder(
     with Checkpoint(folder, config.family.nesting) as checkpoint:
         config = as_stored(checkpoint, config)
         quantise_projections(checkpoint, config, quantization)
+        checkpoint.use_codes(device)
         check_tensors(checkpoint, config)
         vision = read_vision(folder)
         if checkpoint.is_partial and not vision.reads_images:

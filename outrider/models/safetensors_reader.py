@@ -16,19 +16,22 @@ from outrider.models.mapped_file import MOST_RESIDENT, MappedFile
 from outrider.models.quantised.expert_blocks import find_expert_blocks
 from outrider.models.quantised.expert_stacks import StackAxes, find_scaled_stacks
 from outrider.models.quantised.find_packed import PackedWeight, find_packed
-from outrider.models.quantised.packed_form import Parts
+from outrider.models.quantised.gguf_form import find_gguf_blocks
+from outrider.models.quantised.packed_form import PackedForm, Parts
 from outrider.models.quantised.quantisation import NOT_QUANTISED
 from outrider.models.quantised.quantisation_files import read_quantisation
 from outrider.models.quantised.quantise_at_load import is_projection, weights_at_load
-from outrider.models.quantised.read_cut import is_kept, read_cut, warn_of_widened
-from outrider.models.quantised.stored_blocks import has_stored_blocks
+from outrider.models.quantised.read_cut import is_kept, read_cut, warn_of_widened, widen_cut
+from outrider.models.quantised.stored_blocks import has_stored_blocks, open_blocks
 from outrider.models.quantised.unused_scales import scales_of_activations, scales_of_keys
 from outrider.models.tensor_cut import WHOLE, Cut
 from outrider.models.text_model_fields import FLAT, Nesting
 from outrider.ops.compiled.find_blocks import has_blocks
-from outrider.ops.linear.any_weight import AnyWeight, widened
+from outrider.ops.linear.any_weight import AnyWeight
+from outrider.ops.linear.quantised_linear import has_kernels
 
 T = TypeVar("T")
+Weight = TypeVar("Weight", torch.Tensor, AnyWeight)
 
 _FLOATS = ("F32", "F16", "BF16")
 _INTEGERS = ("I32", "I64")
@@ -54,6 +57,8 @@ class Checkpoint:
         self._nesting = nesting
         self._shards: dict[str, MappedFile] = {}  # by tensor name
         self._packed: dict[str, PackedWeight] = {}  # by the name of the weight
+        self._coded: dict[str, PackedWeight] = {}  # GGUF blocks, by the name of the weight
+        self._has_codes = False  # see `use_codes`
         self._names: set[str] = set()  # that can be read
         self._resident_bytes = 0  # of tensors that were read since the last release
         self._non_finite: set[str] = set()  # stored names of tensors that were read
@@ -71,6 +76,7 @@ class Checkpoint:
         self._shards = {nesting.our_name(name): shard for name, shard in own.items()}
         self.is_partial = len(own) < len(stored)
         self._find_packed(own)
+        self._find_blocks()
         return self
 
     def _find_packed(self, stored: Mapping[str, MappedFile]) -> None:
@@ -96,6 +102,24 @@ class Checkpoint:
             self.unused_scales = scales_of_activations(stored, modules)
             self._kv_scales = {ours(name) for name in scales_of_keys(stored)}
             self._names -= self._kv_scales | {ours(name) for name in self.unused_scales}
+
+    def _find_blocks(self) -> None:
+        """Read weights from the blocks of a GGUF file if the folder has no floats of them."""
+        if not has_stored_blocks(self._folder):
+            return
+        blocks = open_blocks(self._folder)
+        found = find_gguf_blocks(blocks.names)
+        self._shards |= dict.fromkeys(blocks.names, blocks)
+        self._packed |= {name: each for name, each in found.items() if name not in self._names}
+        self._names |= self._packed.keys()
+        self._coded = found
+
+    def use_codes(self, device: torch.device) -> None:
+        """Let `read_weight` give the codes of GGUF blocks, also where there are floats of them.
+
+        Only on a device that has kernels for codes.
+        """
+        self._has_codes = has_kernels(device)
 
     def _use(self, packed: Mapping[str, PackedWeight]) -> None:
         """Read these weights, by stored name, instead of the tensors that they are stored in."""
@@ -194,10 +218,9 @@ class Checkpoint:
         It may be a view of its file: do not write to it.
         """
         if name in self._packed:
-            tensor = widened(self.read_weight(name, cut))
-        else:
-            self._release_if_full()
-            tensor = cut.of(self._view(name))
+            return self._read_packed(name, self._packed[name], cut, widen_cut)
+        self._release_if_full()
+        tensor = cut.of(self._view(name))
         if not is_finite(tensor):
             self._non_finite.add(self._nesting.stored_name(name))
         return tensor
@@ -208,41 +231,51 @@ class Checkpoint:
 
     def read_weight(self, name: str, cut: Cut = WHOLE) -> AnyWeight:
         """One weight or a part of it: a quantised one in its codes, others as by `read`."""
-        if name not in self._packed:
+        packed = self._packed.get(name) or (self._coded.get(name) if self._has_codes else None)
+        if packed is None:
             return self.read(name, cut)
-        self._release_if_full()
-        form, parts = self._packed[name].form, self._parts(name)
-        weight = self._explained(name, lambda: read_cut(form, parts, cut))
+        weight = self._read_packed(name, packed, cut, read_cut)
         if cut.ranges and not is_kept(weight):
             self._widened.add(self._nesting.stored_name(name))
+        return weight
+
+    def _read_packed(
+        self,
+        name: str,
+        packed: PackedWeight,
+        cut: Cut,
+        read: Callable[[PackedForm, Parts, Cut], Weight],
+    ) -> Weight:
+        self._release_if_full()
+        parts = self._parts(packed)
+        weight = self._explained(packed, lambda: read(packed.form, parts, cut))
         if not is_finite(weight):
-            self._refuse_bad_scales(name, parts)
+            self._refuse_bad_scales(packed, parts)
             self._non_finite.add(self._nesting.stored_name(name))
         return weight
 
-    def _refuse_bad_scales(self, name: str, parts: Parts) -> None:
+    def _refuse_bad_scales(self, packed: PackedWeight, parts: Parts) -> None:
         """A scale that is no number makes all codes of its group useless."""
-        packed = self._packed[name]
         bad = [suffix for suffix in packed.form.scales if not are_scales(parts[suffix])]
         self._refuse("has NaN or infinity in", (f"{packed.module}.{suffix}" for suffix in bad))
 
-    def _explained(self, name: str, read: Callable[[], T]) -> T:
+    def _explained(self, packed: PackedWeight, read: Callable[[], T]) -> T:
         """What `read` finds in the parts of a quantised weight; an error names a stored tensor."""
         try:
             return read()
         except ConfigError as error:
             raise ConfigError(
-                f"{self._folder}: {self._packed[name].module}.{error}; download the model again, "
+                f"{self._folder}: {packed.module}.{error}; download the model again, "
                 "or use the config.json of these weights"
             ) from error
 
-    def _parts(self, name: str) -> dict[str, torch.Tensor]:
+    def _parts(self, packed: PackedWeight) -> dict[str, torch.Tensor]:
         """The stored tensors of a quantised weight, by suffix. Refuses some that do not fit."""
-        packed, ours = self._packed[name], self._nesting.our_name
+        ours = self._nesting.our_name
         stored = zip(packed.suffixes, map(ours, packed.stored), strict=True)
         parts = {suffix: packed.pick(suffix, self._whole(each)) for suffix, each in stored}
         self._resident_bytes += sum(part.nbytes for part in parts.values())
-        self._explained(name, lambda: packed.form.check(parts))
+        self._explained(packed, lambda: packed.form.check(parts))
         return parts
 
     def _release_if_full(self) -> None:
@@ -259,8 +292,8 @@ class Checkpoint:
         return self._shards[name].view(self._nesting.stored_name(name))
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        if name in self._packed:
-            return self._packed[name].form.shape(self._parts(name))
+        if packed := self._packed.get(name):
+            return packed.form.shape(self._parts(packed))
         return self._shards[name].shape(self._nesting.stored_name(name))
 
     def _is_zero_bias(self, name: str) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from outrider.models.quantised.gguf_form import GgufForm
 from outrider.models.quantised.packed_form import PackedForm, Parts
 from outrider.models.tensor_cut import Cut
 from outrider.ops.linear.any_weight import AnyWeight, stack_weights, widened
@@ -22,6 +23,13 @@ def read_cut(form: PackedForm, parts: Parts, cut: Cut) -> AnyWeight:
     if cut.dim == 0 or len(pieces) == 1:
         return stack_weights(pieces)
     return torch.cat([widened(piece) for piece in pieces], 1)
+
+
+def widen_cut(form: PackedForm, parts: Parts, cut: Cut) -> torch.Tensor:
+    """The numbers of that part."""
+    if isinstance(form, GgufForm):
+        return cut.of(form.widen(parts))
+    return widened(read_cut(form, parts, cut))
 
 
 def _piece(form: PackedForm, parts: Parts, dim: int, first: int, last: int) -> AnyWeight:

@@ -11,12 +11,11 @@ from outrider.errors import ConfigError
 from outrider.hub.block_file import BLOCKS_FILE, block_name, split_name
 from outrider.models.finite_weights import warn_of_non_finite
 from outrider.models.mapped_file import MOST_RESIDENT, MappedFile
+from outrider.models.quantised.gguf_form import KIND_NAMES
 from outrider.models.tensor_cut import Cut
 from outrider.ops.compiled.block_kind import KINDS, KindName
 from outrider.ops.compiled.gguf_rows import GgufRows
 from outrider.ops.linear.block_weight import BlockWeight
-
-_KINDS: dict[str, KindName] = {name: name for name in KINDS}
 
 
 class StoredBlocks:
@@ -24,14 +23,14 @@ class StoredBlocks:
 
     def __init__(self, folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self._folder = folder
-        self._file = _opened(folder)
+        self._file = open_blocks(folder)
         self._kinds: dict[str, KindName] = {}  # by the name of the weight
         self._non_finite: list[str] = []
         self._resident_bytes = 0  # of what was read since the last release
         for stored in self._file.names:
             weight, kind = split_name(stored)
-            if kind in _KINDS:
-                self._kinds[weight] = _KINDS[kind]
+            if kind in KIND_NAMES:
+                self._kinds[weight] = KIND_NAMES[kind]
         for name in self._kinds:
             if self._rows(name).shape != shapes.get(name):
                 raise _damaged(folder, f"the blocks of {name} do not fit config.json")
@@ -80,7 +79,8 @@ def has_stored_blocks(folder: Path) -> bool:
     return (folder / BLOCKS_FILE).is_file()
 
 
-def _opened(folder: Path) -> MappedFile:
+def open_blocks(folder: Path) -> MappedFile:
+    """The file of blocks. Refuses a damaged one."""
     try:
         return MappedFile(folder / BLOCKS_FILE)
     except (SafetensorError, OSError) as error:

@@ -16,8 +16,10 @@ _SIGN = 0x80  # of a signed byte; flipping it adds 128
 
 
 def fits_blocks(weight: QuantisedWeight) -> bool:
-    """Whether the codes are integers, and groups are whole blocks."""
+    """Whether codes and zero points are integers, and groups are whole blocks."""
     group = weight.scales.group
+    if weight.scales.has_float_zeros:
+        return False
     return weight.kind in GROUP_KINDS and group % BLOCK == 0 and weight.inputs % group == 0
 
 

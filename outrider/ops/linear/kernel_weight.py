@@ -38,7 +38,8 @@ class ScaleWords:
 
     form: WordForm
     words: torch.Tensor  # [groups, out] int32; [groups / 4, out] for scales of one byte
-    zeros: torch.Tensor  # [groups, out] int32; [0, out] if words hold them or there are none
+    # [groups, out] int32 or float32; [0, out] if words hold them or there are none
+    zeros: torch.Tensor
     factors: torch.Tensor  # [out] float32, also multiplied by; [0] if there are none
     group: int  # inputs that share a scale; 0: all
 
@@ -132,7 +133,11 @@ def scale_words(weight: QuantisedWeight) -> ScaleWords:
     """The scales of a weight in words, without loss."""
     stored = weight.scales
     form, group = _form(weight), 0 if stored.are_per_row else stored.group
-    zeros, factors = stored.zeros.int(), stored.factors
+    zeros, factors = stored.zeros, stored.factors
+    if stored.has_float_zeros:  # only codes of groups are widened in float32
+        group = stored.group
+    else:
+        zeros = zeros.int()
     if form in ("e8m0", "e8m0 of 32", "e4m3"):
         words = _four_in_a_word(stored.scales)
     elif form == "float32":
@@ -157,7 +162,7 @@ def _form(weight: QuantisedWeight) -> WordForm:
         return "e8m0" if is_shared else "float32"
     if scales.scales.dtype == torch.float8_e4m3fn:
         return "e4m3" if is_shared else "float32"
-    if len(scales.factors):
+    if len(scales.factors) or scales.has_float_zeros:
         return "float32"
     halves: dict[torch.dtype, WordForm] = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
     return halves.get(scales.scales.dtype, "float32")

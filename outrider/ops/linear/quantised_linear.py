@@ -59,9 +59,14 @@ def in_order(x: torch.Tensor, weight: KernelWeight) -> torch.Tensor:  # [n, in] 
     return x.index_select(1, weight.order) if len(weight.order) else x
 
 
+def has_kernels(device: torch.device) -> bool:
+    """Whether a device has kernels for quantised weights."""
+    return device.type == "cuda"
+
+
 def fits_kernels(weight: QuantisedWeight, device: torch.device) -> bool:
     """Whether our kernels multiply by this weight on a device. Others are widened at load."""
-    if device.type != "cuda":
+    if not has_kernels(device):
         return False
     scales = weight.scales
     has_fp8 = weight.kind == "e4m3" or scales.scales.dtype == torch.float8_e4m3fn

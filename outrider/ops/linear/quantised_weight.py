@@ -30,9 +30,15 @@ class GroupScales:
     """
 
     scales: torch.Tensor  # [groups, out]
-    zeros: torch.Tensor  # [groups, out] int8 or int16 zero points; [0, out] if codes have none
+    # [groups, out] zero points, integers or float32; [0, out] if codes have none
+    zeros: torch.Tensor
     factors: torch.Tensor  # [out] float32, also multiplied by; [0] if there are none
     group: int  # inputs that share a scale; the last group may have fewer
+
+    @property
+    def has_float_zeros(self) -> bool:
+        """Whether zero points are not codes, as where blocks have minima (GGUF)."""
+        return self.zeros.is_floating_point() and len(self.zeros) > 0
 
     @property
     def are_per_row(self) -> bool:
@@ -147,7 +153,8 @@ class QuantisedWeight:
     def is_finite(self) -> bool:
         """Whether all codes and scales are numbers."""
         steps = widen_scales(self.scales.scales)
-        if not bool(steps.isfinite().all()) or not bool(self.scales.factors.isfinite().all()):
+        others = self.scales.factors, self.scales.zeros
+        if not all(bool(each.isfinite().all()) for each in (steps, *others)):
             return False
         if self.kind != "e4m3":
             return True

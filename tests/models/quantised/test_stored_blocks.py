@@ -10,7 +10,9 @@ from support.gguf_files import HEAD_DIM, KV_HEADS, random_raw, tiny_gguf
 from support.text_bits import TextBits, num_different
 
 from outrider.errors import ConfigError
+from outrider.hub import gguf_convert
 from outrider.hub.block_file import BLOCK_KINDS, BLOCKS_FILE
+from outrider.hub.count_parameters import count_parameters
 from outrider.hub.download_progress import SilentReporter
 from outrider.hub.gguf_convert import convert
 from outrider.models.decoder_loader import load_decoder
@@ -18,7 +20,7 @@ from outrider.models.quantised.expert_stacks import StackAxes
 from outrider.models.quantised.stored_blocks import StoredBlocks
 from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_cut import WHOLE, Cut
-from outrider.ops.compiled.block_kind import KINDS
+from outrider.ops.compiled.block_kind import BLOCK, KINDS
 from outrider.ops.linear.block_linear import BlockLinear
 from outrider.ops.linear.block_weight import BlockWeight, stack_blocks
 
@@ -99,7 +101,61 @@ def test_blocks_have_the_numbers_beside_them(tmp_path):
 
 
 def test_converted_files_keep_the_kinds_that_kernels_read():
-    assert set(BLOCK_KINDS) == set(KINDS)
+    assert {
+        name: (kind.span * BLOCK, kind.stored_bytes) for name, kind in KINDS.items()
+    } == BLOCK_KINDS
+
+
+@pytest.fixture
+def without_floats(monkeypatch, tmp_path):
+    """Two folders of one file: as a small one is converted, and as a large one is."""
+
+    def write(**kinds):
+        for name, limit in (("floats", 1 << 40), ("blocks", 0)):
+            monkeypatch.setattr(gguf_convert, "_MOST_FLOAT_BYTES", limit)
+            (tmp_path / name).mkdir()
+            converted(tmp_path / name, **kinds)
+        return tmp_path / "floats", tmp_path / "blocks"
+
+    return write
+
+
+@pytest.mark.fast_cases(99)
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q8_0", "Q5_1"])
+def test_a_large_file_keeps_its_blocks_alone_and_loses_no_number(kind, without_floats):
+    floats, blocks = without_floats(kind=kind)
+    assert {each.ndim for each in load_file(blocks / "model.safetensors").values()} == {1}
+    assert count_parameters(blocks) == count_parameters(floats)
+    with Checkpoint(floats) as right, Checkpoint(blocks) as found:
+        assert set(found.names) == set(right.names)
+        for name in right.names:
+            cuts = [Cut(0, ((16, 48),)), Cut(1, ((64, 160),))] if "proj" in name else []
+            for cut in (WHOLE, *cuts):
+                assert torch.equal(found.read(name, cut), right.read(name, cut)), name
+
+
+@pytest.mark.parametrize("dtype", ["packed", "float32"])
+def test_a_large_file_gives_the_logits_of_a_small_one(dtype, without_floats):
+    right, found = (
+        TextBits(folder, text_of(9), vocab=200, dtype=dtype).one_by_one()
+        for folder in without_floats(kind="Q4_K")
+    )
+    assert (found - right).abs().max() <= 1e-4 * right.abs().max()
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q8_0"])
+def test_a_gpu_reads_the_codes_of_blocks(kind, tmp_path):
+    name = "model.layers.0.mlp.up_proj.weight"
+    with Checkpoint(converted(tmp_path, kind=kind)) as found:
+        right = found.read_weight(name)
+        assert isinstance(right, torch.Tensor)
+        found.use_codes(torch.device("cuda"))
+        codes = found.read_weight(name)
+        part = found.read_weight(name, Cut(1, ((64, 160),)))
+        assert torch.equal(found.read(name), right)
+    assert (codes.kind, codes.scales.group) == ("int4" if kind == "Q4_K" else "int8", 32)
+    assert (codes.widen() - right).abs().max() <= 1e-6 * right.abs().max()
+    assert (part.widen() - right[:, 64:160]).abs().max() <= 1e-6 * right.abs().max()
 
 
 def test_rows_are_picked_across_kinds(tmp_path):
