@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 
 WIDTH = 100  # columns, wherever the output goes
+_ONLY_ON_CPUS = (
+    "not checked: whether neighbouring layers fit better than those that the head captures; that "
+    "check runs on a CPU: add --device cpu"
+)
 
 
 def doctor(
@@ -129,8 +133,12 @@ def _print_probed(
 ) -> None:
     _print_storage(console, found.weights)
     _print_probe(console, found.probe)
-    if drafter != MTP and found.device == "cpu":
+    if drafter == MTP:
+        return
+    if found.device == "cpu":
         _print_likelihood(console, target, Path(drafter), found, dtype)
+    else:
+        console.print(_ONLY_ON_CPUS, markup=False, soft_wrap=True)
 
 
 def _print_likelihood(

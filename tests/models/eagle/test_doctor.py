@@ -6,9 +6,11 @@ import shutil
 
 import pytest
 import tokenizers
+from rich.console import Console
 from support.heads import write_head
 
-from outrider.cli.doctor_probe import Probe, explain
+from outrider.cli.doctor import WIDTH, _print_probed
+from outrider.cli.doctor_probe import Probe, ProbedModel, explain
 from outrider.cli.main import run
 from outrider.hub.learn_folder import LearnedVersion, LearnFolder
 
@@ -52,8 +54,16 @@ def test_the_probe_drafts_real_prompts_and_explains_a_random_head(target, tmp_pa
     assert re.search(r"^ *lm_head +1 +float32 *$", out, re.MULTILINE)
     assert re.search(r"^ +4 +\d+ +\d+\.\d% +\d+\.\d%", out, re.MULTILINE)  # the last position
     assert "1. Capture layers off by one" in out
+    assert "not checked" not in out
     assert run([*command, "--device", "nowhere"]) == 1
     assert "unknown device 'nowhere'" in capsys.readouterr().err
+
+
+def test_a_gpu_says_which_check_it_leaves_out(tmp_path, capsys):
+    rounds = Probe(rounds=10, accepted_per_position=(8, 4))
+    found = ProbedModel(probe=rounds, weights=(), device="cuda:0")
+    _print_probed(Console(width=WIDTH), found, tmp_path, "head", "auto")
+    assert "that check runs on a CPU: add --device cpu" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_learn_folder_is_listed_and_its_head_in_use_examined(target, tmp_path, capsys):
