@@ -9,7 +9,7 @@ from outrider.errors import ConfigError
 from outrider.models.quantised.packed_form import PackedForm
 from outrider.models.quantised.quantisation import METHODS, Quantisation
 from outrider.models.quantised.stored_kind import SPOKEN, StoredKind
-from outrider.models.quantised.weight_layouts import WeightLayout, layout_of
+from outrider.models.quantised.weight_layouts import V4_SCALE, WeightLayout, layout_of
 
 
 def _all_of(suffix: str, stored: torch.Tensor) -> torch.Tensor:
@@ -55,7 +55,9 @@ def _packed(
     module: str, types: Mapping[str, str], layout: WeightLayout, quantisation: Quantisation
 ) -> PackedWeight:
     check_announced(f"{module}.{layout.marker(types)}", layout.kind, quantisation)
-    if quantisation.keeps(module):
+    # ModelOpt leaves modules of DeepSeek-V4 as they are published, which is in codes.
+    is_left = quantisation.method == "modelopt" and V4_SCALE in layout.types
+    if quantisation.keeps(module) and not is_left:
         raise ConfigError(
             f"config.json lists {module} as not quantised, and it is stored quantised; use weights "
             "that belong to the config"

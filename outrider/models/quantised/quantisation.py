@@ -17,7 +17,10 @@ from outrider.models.quantised.compressed_groups import (
 )
 from outrider.models.quantised.stored_kind import GROUPS, StoredKind
 
-METHODS = ("fp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "mxfp4", "gptq", "awq")
+METHODS = (
+    *("fp8", "fbgemm_fp8", "compressed-tensors", "modelopt", "mxfp4", "gptq", "awq"),
+    "auto-round",
+)
 _LISTS = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
 _MODELOPT_BLOCK = (128, 128)  # of those that have blocks, which do not say it
 _MODELOPT_WITH_BLOCKS = ("FP8_PB_WO", "MIXED_PRECISION")
@@ -29,8 +32,9 @@ _MODELOPT: dict[str, tuple[StoredKind, ...]] = {
     "NVFP4": ("nvfp4",),
     "W4A16_NVFP4": ("nvfp4",),
     "MXFP8": ("mxfp8",),
-    "MIXED_PRECISION": ("fp8", "nvfp4", "mxfp8"),
+    "MIXED_PRECISION": ("fp8", "nvfp4", "mxfp8", "mxfp4"),
 }
+_NOT_QUANTISED_BITS = (16, 32)  # of a module in `extra_config` of auto-round
 _LEFT_OUT = "-:"  # in `dynamic` of GPTQ, before a pattern of modules
 _ORDERS = ("group", "dynamic", True)  # actorder that needs the group of every input
 KVCacheScheme = Literal["not stated", "fp8_e4m3", "another"]
@@ -102,6 +106,7 @@ def parse_quantisation(stored: object) -> Quantisation:
             "a bfloat16 copy of the model"
         )
     readers = {"gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed, "fp8": _fp8}
+    readers["auto-round"] = _auto_round
     if method in readers:
         return readers[method](stored)
     kinds: tuple[StoredKind, ...] = ("mxfp4",) if method == "mxfp4" else ("fp8",)
@@ -219,6 +224,24 @@ def _awq(stored: Mapping[str, Any]) -> Quantisation:
         integers=IntegerCodes(bits=(4,), groups=groups),
         unquantised=_unquantised(stored),
     )
+
+
+def _auto_round(stored: Mapping[str, Any]) -> Quantisation:
+    """The layouts of GPTQ or AWQ. Modules with settings of their own are in `extra_config`."""
+    packing = str(stored.get("packing_format", "auto_round:auto_gptq"))
+    read = {"auto_gptq": _gptq, "gptq": _gptq, "auto_awq": _awq, "awq": _awq}
+    name, data_type = packing.rpartition(":")[2], stored.get("data_type", "int")
+    if name not in read or data_type != "int":
+        raise ConfigError(
+            f"weights of auto-round stored as {packing} of {data_type} are not read; use "
+            "auto_round:auto_gptq or auto_round:auto_awq with int"
+        )
+    extra = stored.get("extra_config") or {}
+    own = {key: each for key, each in extra.items() if isinstance(each, dict)}
+    whole = [key for key, each in own.items() if each.get("bits") in _NOT_QUANTISED_BITS]
+    rules = {f"+:{key}": each for key, each in own.items() if key not in whole}
+    rules |= {f"{_LEFT_OUT}{re.escape(key)}$": {} for key in whole}
+    return read[name]({**stored, "dynamic": rules, "modules_to_not_convert": whole})
 
 
 def _stated_group(stored: Mapping[str, Any], field: str) -> tuple[int, ...]:

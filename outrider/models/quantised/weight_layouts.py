@@ -10,7 +10,8 @@ from outrider.models.quantised.scaled_form import MXFP8_BLOCK, ZEROS, ScaledForm
 from outrider.models.quantised.stored_kind import MX_GROUP, NVFP4_GROUP, StoredKind
 from outrider.models.quantised.word_forms import AwqWords, GptqWords, GroupedWords
 
-_SCALES = ("weight_scale_inv", "weight_scale", "scale")  # of numbers of one byte
+V4_SCALE = "scale"  # of the weights of DeepSeek-V4 alone
+_SCALES = ("weight_scale_inv", "weight_scale", V4_SCALE)  # of numbers of one byte
 _FLOATS = ("F32", "F16", "BF16")
 _POWERS = ("F8_E8M0", "U8")  # of two
 _INTEGERS = ("I32", "I64")
@@ -48,10 +49,10 @@ def layout_of(types: Mapping[str, str], quantisation: Quantisation) -> WeightLay
         return _compressed(types, quantisation)
     if weight == "U8" and ("weight_scale" in types or "weight_scale_2" in types):
         return _nvfp4("weight", "weight_scale_2", is_inverse=False)
-    if weight == "I8" and "scale" in types:  # DeepSeek-V4's experts
-        form = NibbleForm("weight", "scale", group=MX_GROUP)
+    if weight == "I8" and V4_SCALE in types:  # DeepSeek-V4's experts
+        form = NibbleForm("weight", V4_SCALE, group=MX_GROUP)
         return WeightLayout(
-            kind="mxfp4", form=form, types={"weight": ("I8",), "scale": ("F8_E8M0",)}
+            kind="mxfp4", form=form, types={"weight": ("I8",), V4_SCALE: ("F8_E8M0",)}
         )
     scales = [suffix for suffix in _SCALES if suffix in types]
     if weight in ("F8_E4M3", "I8") and scales:

@@ -183,6 +183,24 @@ def test_deepseek_v4_as_it_is_published_gives_the_logits_of_transformers(publish
     torch.testing.assert_close(torch.cat(found), right, rtol=0, atol=1e-4)
 
 
+def as_modelopt_has_v4(name):
+    """NVFP4 experts; attention is left as it was published, and so are experts of modules."""
+    packer = forms.as_v4_is_published(name)
+    if ".ffn.experts." in name:
+        return forms.nvfp4 if "layers.1." in name else packer
+    return packer and partial(forms.fp8_blocks, size=128, suffix="scale", is_power=True)
+
+
+def test_deepseek_v4_of_modelopt_gives_the_logits_of_its_numbers(published_v4, tmp_path):
+    config = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "ignore": ["*.attn.*"]}
+    source, packed, plain = published_v4[0].parent / "source", tmp_path / "a", tmp_path / "b"
+    forms.write_packed(source, as_modelopt_has_v4, config, packed, plain)
+    kinds = {each.dtype for each in load_file(packed / "model.safetensors").values()}
+    assert {torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e8m0fnu} <= kinds
+    found, right = (harness_of(each).run({}, {1: (0, prompt(30))}) for each in (packed, plain))
+    assert torch.equal(found, right)
+
+
 @pytest.mark.slow
 def test_dspark_in_deepseek_v4_as_it_is_published_drafts_what_its_numbers_draft(tmp_path):
     source, packed, plain = tmp_path / "source", tmp_path / "packed", tmp_path / "plain"

@@ -20,7 +20,18 @@ MODELOPT = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP
 GPTQ = {"bits": 4, "group_size": 8, "desc_act": True, "damp_percent": 0.01}
 AUTO_AWQ = {"zero_point": True, "q_group_size": 8, "w_bit": 4, "version": "GEMM"}
 COMPRESSED = {"compression_config": FORMS["int4 groups"][1]}
+
+
+def auto_round(packing):
+    fields = {"quant_method": "auto-round", "bits": 4, "group_size": 8, "data_type": "int"}
+    extra = {"lm_head": {"bits": 16, "data_type": "float"}}
+    packing = {"packing_format": f"auto_round:{packing}", "extra_config": extra}
+    return {"quantization_config": fields | packing}
+
+
 SAID = {
+    "auto-round as GPTQ": ("GPTQ", "config.json", auto_round("auto_gptq")),
+    "auto-round as AWQ": ("AWQ", "config.json", auto_round("auto_awq")),
     "ModelOpt": ("fp8 tensor", "hf_quant_config.json", MODELOPT),
     "AutoGPTQ": ("GPTQ", "quantize_config.json", GPTQ),
     "AWQ by AutoGPTQ": ("AWQ", "quantize_config.json", GPTQ | {"quant_method": "awq"}),
@@ -135,6 +146,11 @@ def test_a_list_of_modelopt_that_contradicts_is_refused(folder_of):
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
+        (auto_round("llm_compressor")["quantization_config"], "auto_round:llm_compressor of int"),
+        (
+            auto_round("auto_gptq")["quantization_config"] | {"extra_config": {"x": {"bits": 8}}},
+            "of 4 and 8 bits in one folder",
+        ),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}, "NVFP4_AWQ are not read"),
         ({"quant_method": "modelopt_fp4", "quantization": {"quant_algo": "W4A8_AWQ"}}, "W4A8_AWQ"),
         ({"quant_method": "compressed-tensors", "format": "marlin-24"}, "marlin-24 are not read"),
