@@ -7,6 +7,7 @@ after a trial of the other rung.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outrider.engine.draft_trials import (
@@ -19,12 +20,13 @@ from outrider.engine.draft_trials import (
     BatchSize,
     MovingMean,
     Trial,
-    UsualSeconds,
     accept_rate_of,
     could_pay,
     emitted_at,
 )
+from outrider.engine.rung_prices import RungPrices
 from outrider.wire.draft_budget import FEWEST_SHARING, Budget, Rung, ladder_of
+from outrider.wire.runner_facts import RungCost
 
 _FREE_TOKENS = 8  # query tokens that a step reads at about the price of one, on most machines
 _FREE_SHARE = 0.5  # of a plain step: what drafts may add to it at most and still be called free
@@ -39,8 +41,6 @@ _PLAIN_GAIN = 0.98  # plain decoding is chosen unless drafts gain more than the 
 _MOST_LOST = 0.015  # share of all time that trials of drafts may cost batches that decode plainly
 _KEPT = 1 - 1 / 8192  # of that time, step by step: a quiet day is no credit for a bad hour
 _UNKNOWN_WAIT = 32.0  # steps with prompts before drafts are tried, if no step had none
-_LEAST_PROMPT = 32  # tokens from which a step shows what a prompt token costs
-_LEAST_READ = 2 * _FREE_TOKENS  # of a step of prompts alone: mostly tokens, or they are free
 _MOST_PROMPT = 0.95  # largest share of a step that is attributed to its prompts
 _LEAST_SECONDS = 1e-9  # of a step that took no time by the clock
 
@@ -58,15 +58,15 @@ class _Step:
 class Adaptation:
     """Owns the measurements. Its ladder of budgets goes from plain decoding to the whole budget."""
 
-    def __init__(self, budget: Budget, *, is_shared: bool = False) -> None:
+    def __init__(
+        self, budget: Budget, *, is_shared: bool = False, costs: Sequence[RungCost] = ()
+    ) -> None:
         self.ladder = ladder_of(budget, is_shared=False)
+        self._prices = RungPrices(costs)
         self._shared = ladder_of(budget, is_shared=is_shared)  # as many nodes, of larger trees
         self._sizes: dict[tuple[int, int], BatchSize] = {}  # by octaves of rows and prompt tokens
         self._gains = [MovingMean() for _ in self.ladder]  # tokens a round emits, by rung
         self._spent_s, self._lost_s = 0.0, 0.0  # of recent steps, and lost to trials of drafts
-        self._token_s = UsualSeconds()  # of a prompt token in a plain step
-        # Of a query token in a step of prompts alone: more than one more token costs beside rows.
-        self._most_token_s = UsualSeconds()
         # Of steps that are being scheduled: their rungs, and the trials that they belong to.
         self._rungs: dict[int, tuple[int, Trial | None]] = {}
         self._steps: dict[int, _Step] = {}  # of those in flight
@@ -107,8 +107,7 @@ class Adaptation:
             return
         was = self._steps.pop(step)
         if not was.num_rows:
-            if was.num_prompt >= _LEAST_READ:
-                self._most_token_s.note(seconds / was.num_prompt)
+            self._prices.note_prompts(seconds, num_prompt=was.num_prompt)
             return
         if was.trial:
             was.trial.num_in_flight -= 1
@@ -126,12 +125,11 @@ class Adaptation:
         calm = self._calm(step.num_rows) if step.num_prompt else None
         if calm is None or not calm.costs[0].is_known:
             return seconds
-        if step.rung == 0 and step.num_prompt >= _LEAST_PROMPT:
-            self._token_s.note(max(seconds - calm.costs[0].usual, 0.0) / step.num_prompt)
-        if not self._token_s.is_known:
-            return seconds
-        middle = 0.75 * (1 << step.num_prompt.bit_length())
-        return max(seconds + self._token_s.usual * (middle - step.num_prompt), _LEAST_SECONDS)
+        num_prompt, plain_s = step.num_prompt, calm.costs[0].usual
+        if step.rung == 0:
+            self._prices.note_beside(seconds, plain_s=plain_s, num_prompt=num_prompt)
+        middle = 0.75 * (1 << num_prompt.bit_length())
+        return max(seconds + self._prices.more_prompt_s(middle - num_prompt), _LEAST_SECONDS)
 
     @property
     def trial_credit_s(self) -> float:
@@ -196,20 +194,14 @@ class Adaptation:
         are not free are tried when there is time for these.
         """
         plain_s = size.costs[0].usual
-        loss_s = self._drafts_s(size.rows.value, rung)
+        loss_s = self._drafts_s(size.rows.value, rung, plain_s)
         if size.costs[rung].is_known:
             loss_s = size.costs[rung].usual - plain_s
         return loss_s * self._num_wanted(size, rung) / 2 if loss_s > _FREE_SHARE * plain_s else 0.0
 
-    def _drafts_s(self, num_rows: float, rung: int) -> float:
-        """Seconds that verifying the drafts of a rung should add to a step."""
-        return self._query_token_s * num_rows * self.ladder[rung].drafts
-
-    @property
-    def _query_token_s(self) -> float:
-        """Seconds of one more query token, by those of prompts; 0 where nothing is known."""
-        token_s = self._token_s if self._token_s.is_known else self._most_token_s
-        return token_s.usual if token_s.is_known else 0.0
+    def _drafts_s(self, num_rows: float, rung: int, plain_s: float) -> float:
+        """Seconds that the drafts of a rung should add to a plain step."""
+        return self._prices.drafts_s(num_rows, self.ladder[rung].drafts, plain_s=plain_s)
 
     def _num_first(self, size: BatchSize) -> int:
         """Steps before the first trial of a size."""
@@ -252,7 +244,8 @@ class Adaptation:
 
     def _is_usual(self, size: BatchSize, trial: Trial) -> bool:
         """Whether the price of prompt tokens explains what drafts cost more than plain decoding."""
-        drafts_s, plain_s = self._drafts_s(size.rows.value, trial.rung), size.costs[0].usual
+        plain_s = size.costs[0].usual
+        drafts_s = self._drafts_s(size.rows.value, trial.rung, plain_s)
         is_from_plain = size.chosen == 0 and trial.num_samples > 0 and drafts_s > 0
         return is_from_plain and trial.seconds.usual < _MOST_UNEXPLAINED * (plain_s + drafts_s)
 
@@ -268,21 +261,24 @@ class Adaptation:
             most = max(self._most_gain(rung) for rung in range(len(self.ladder)))
             wait = min(FIRST_STEPS / max(most - 1, 1e-9), DRAFT_WAIT)
             free = self._cautious(num_rows)
-            is_undecided = near is None and self._drafts_s(num_rows, free) > 0
-            self._sizes[octaves] = BatchSize(
+            is_priced = not self._prices.are_measured and self._prices.query_token_s > 0
+            is_undecided = near is None and free > 0 and is_priced
+            size = self._sizes[octaves] = BatchSize(
                 len(self.ladder),
                 chosen=near.chosen if near else 0 if is_undecided else free,
                 first_trial=max(max(near.waits) / 16 if near else 0.0, wait),
                 is_undecided=is_undecided,
             )
+            if not self._prices.can_pay(self.ladder, num_rows, least_gain=_LEAST_GAIN):
+                size.wait_long(1)
         return self._sizes[octaves]
 
     def _begin(self, size: BatchSize, num_rows: int) -> None:
         """Begin with drafts if they are free by the price of a prompt token."""
         size.is_undecided = False
         free = self._cautious(num_rows)
-        plain_s = size.costs[0].usual - self._query_token_s * size.prompt.value
-        if self._drafts_s(num_rows, free) <= _FREE_SHARE * plain_s:
+        plain_s = size.costs[0].usual - self._prices.query_token_s * size.prompt.value
+        if self._drafts_s(num_rows, free, plain_s) <= _FREE_SHARE * plain_s:
             size.chosen = free
 
     def _cautious(self, num_rows: int) -> int:
@@ -292,6 +288,8 @@ class Adaptation:
             for rung, budget in enumerate(self.ladder)
             if num_rows * budget.nodes <= _FREE_TOKENS and self._most_gain(rung) > _WORTH_STARTING
         ]
+        if self._prices.are_measured:
+            free = [rung for rung in free if self._drafts_s(num_rows, rung, 1.0) <= _FREE_SHARE]
         return max(free, default=0)
 
     def _neighbour(self, num_rows: int, num_prompt: int) -> BatchSize | None:

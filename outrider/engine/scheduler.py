@@ -71,7 +71,7 @@ class Scheduler:
         self._free_rows = list(range(facts.host.max_rows, 0, -1))  # row 0 is padding
         self._step = 0
         self._policy: DraftPolicy = (
-            Adaptation(facts.draft.budget, is_shared=facts.draft.is_ranked)
+            Adaptation(facts.draft.budget, is_shared=facts.draft.is_ranked, costs=facts.draft.costs)
             if facts.draft.is_adaptive
             else WholeBudget()
         )

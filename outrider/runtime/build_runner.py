@@ -22,6 +22,7 @@ from outrider.runtime.draft_rungs import draft_facts, rungs_of
 from outrider.runtime.explain_memory import explain_memory
 from outrider.runtime.image_encoder import ImageEncoder
 from outrider.runtime.kv_capacity import FixedPages
+from outrider.runtime.measure_rungs import DEVICE_S, HOST_S, measure_rungs
 from outrider.runtime.program import DeviceState, StepProgram, Verifier
 from outrider.runtime.runner import Runner
 from outrider.runtime.size_cache import RequestedCache, RowReach, SizedCache, size_cache
@@ -42,7 +43,7 @@ from outrider.step.arena import Arena
 from outrider.step.attention_backend import AttentionPlanner
 from outrider.step.buckets import Buckets, device_buckets, largest_shape
 from outrider.step.choose_executor import make_executor
-from outrider.step.device_stream import DeviceStream, open_device_stream
+from outrider.step.device_stream import DeviceStream, is_host, open_device_stream
 from outrider.step.executor import EagerExecutor, Executor
 from outrider.step.input_embeds import EmbedsBuffer
 from outrider.step.planner import Planner
@@ -185,11 +186,35 @@ def _assemble(
         stream=stream,
         num_snapshots=sized.snapshots.num,
     )
-    if settings.execution.record == "at start" and settings.execution.executor != "eager":
-        shapes = list_shapes(largest, buckets, rungs_of(draft, buckets, settings.execution))
-        _log.info("%s", warm_up(runner, shapes, torch.device(settings.device), on_progress))
+    facts = _prepare(runner, draft, settings, buckets, largest, loaded.ranks, on_progress)
     memory = _memory(loaded, settings, sized, page_bytes=pages.page_bytes)
-    return runner, _facts(loaded, settings, memory, draft_facts(draft, buckets), sized.snapshots)
+    return runner, _facts(loaded, settings, memory, facts, sized.snapshots)
+
+
+def _prepare(
+    runner: Runner,
+    draft: DraftKind,
+    settings: Settings,
+    buckets: Buckets,
+    largest: StepShape,
+    ranks: RankGroup,
+    on_progress: OnProgress,
+) -> DraftFacts:
+    """Capture the usual shapes and measure what drafts cost, as far as that is wanted at start."""
+    facts, execution = draft_facts(draft, buckets), settings.execution
+    device, rungs = torch.device(settings.device), rungs_of(draft, buckets, execution)
+    is_captured = execution.record == "at start" and execution.executor != "eager"
+    if is_captured:
+        shapes = list_shapes(largest, buckets, rungs)
+        _log.info("%s", warm_up(runner, shapes, device, on_progress))
+    # A step of a device that is not captured takes longer than it will, and ranks could end their
+    # measurements after different steps.
+    is_meaningful = (is_captured or is_host(device)) and ranks.size == 1
+    if not facts.is_adaptive or not is_meaningful:
+        return facts
+    most_rows, most_s = settings.host.max_rows, HOST_S if is_host(device) else DEVICE_S
+    costs = measure_rungs(runner, buckets, rungs, most_rows=most_rows, most_s=most_s)
+    return replace(facts, costs=costs)
 
 
 def _executor(execution: ExecutionSettings, ranks: RankGroup) -> Executor:

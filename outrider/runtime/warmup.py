@@ -51,15 +51,21 @@ def list_shapes(largest: StepShape, buckets: Buckets, rungs: Rungs) -> list[Step
 
 def _decode_shapes(rows: int, rung: Rung, buckets: Buckets) -> Iterator[StepShape]:
     most = _USUAL_CONTEXT // buckets.page_size if buckets.is_width_free else 1
+    shape = decode_shape(rows, rung, buckets)
     for pages, flags in itertools.product(buckets.pages.upto(most), _usual_flags(rows)):
-        yield StepShape(
-            rows=rows,
-            tree=rung.tree,
-            chunk=_NO_CHUNK,
-            pages=pages,
-            sampling_flags=flags,
-            ragged=_ragged(rows, rung),
-        )
+        yield replace(shape, pages=pages, sampling_flags=flags)
+
+
+def decode_shape(rows: int, rung: Rung, buckets: Buckets) -> StepShape:
+    """A step of decode rows that sample, in the shortest contexts."""
+    return StepShape(
+        rows=rows,
+        tree=rung.tree,
+        chunk=_NO_CHUNK,
+        pages=buckets.pages.up(1),
+        sampling_flags=SamplingFlags(noise=True),
+        ragged=_ragged(rows, rung),
+    )
 
 
 def _ragged(rows: int, rung: Rung) -> int:

@@ -21,6 +21,15 @@ def ignore_progress(done: int, total: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RungCost:
+    """What a decode step took in a dummy run before the first request."""
+
+    rows: int
+    drafts: int  # of a row on average; 0: plain decoding
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DraftFacts:
     """Facts about the drafter that the scheduler needs."""
 
@@ -33,6 +42,7 @@ class DraftFacts:
     is_ranked: bool  # drafts of all rows have scores, so a step can verify the best of them
     needs_finished: bool = False  # it drafts from the answers of requests that ended
     block: int = 0  # slots that a round runs at once after the cached tokens; 0: level by level
+    costs: tuple[RungCost, ...] = ()  # of steps by rows and drafts, as far as they were measured
 
     def reach(self, tree: Budget) -> int:
         """Positions past the cached ones that a round with such a tree may write."""

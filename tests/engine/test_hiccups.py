@@ -3,13 +3,14 @@
 import random
 
 import pytest
-from support.hiccups import Adversary, Machine, adversaries, simulate
+from support.hiccups import Adversary, Machine, adversaries, dummy_costs, simulate
 
 from outrider.engine.adaptive_drafting import Adaptation
 from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
 
 CHAIN = Budget(steps=4, topk=1, nodes=5)
-LADDER = tuple(rung.tree for rung in ladder_of(CHAIN, is_shared=False))
+RUNGS = ladder_of(CHAIN, is_shared=False)
+LADDER = tuple(rung.tree for rung in RUNGS)
 PRICES = {
     "proportional": lambda width: max(1.0, width / 8),
     "free up to 64": lambda width: max(1.0, width / 64),
@@ -33,7 +34,7 @@ MISSED = {("bursts", "flat", 1): 0.94, ("none", "free up to 64", 8): 0.969}
 NUM_STEPS = 4000
 
 
-def check(strategy, price, seed):
+def check(strategy, price, seed, *, has_dummy_runs=False):
     """Both promises on one random machine."""
     rng = random.Random(f"{strategy} {price} {seed}")
     machine = Machine(
@@ -42,7 +43,7 @@ def check(strategy, price, seed):
         accept_rate=rng.choice([0.0, 0.1, 0.3, 0.6, 0.85]),
     )
     run = simulate(
-        Adaptation(CHAIN),
+        Adaptation(CHAIN, costs=dummy_costs(machine, RUNGS) if has_dummy_runs else ()),
         machine,
         adversaries(LADDER, rng)[strategy],
         rng,
@@ -74,6 +75,14 @@ def test_delayed_steps_do_not_make_drafting_slower_than_plain_decoding(strategy,
 def test_delayed_steps_of_many_seeds(strategy, price):
     for seed in range(2, 12):
         check(strategy, price, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("price", PRICES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_delayed_steps_after_dummy_runs(strategy, price):
+    for seed in range(6):
+        check(strategy, price, seed, has_dummy_runs=True)
 
 
 def test_three_slow_plain_steps_in_the_first_trial_change_nothing():

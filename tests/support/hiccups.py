@@ -2,10 +2,11 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.engine.adaptive_drafting import Adaptation
-from outrider.wire.draft_budget import PLAIN, Budget
+from outrider.wire.draft_budget import PLAIN, Budget, Rung
+from outrider.wire.runner_facts import RungCost
 
 DELAY = 10.0  # a delayed step takes so many times its time
 SPAN = 2000  # steps, of which the adversary may delay 1%
@@ -40,6 +41,15 @@ class Machine:
     def rate(self, budget: Budget) -> float:
         """Tokens per second and row when no step is delayed."""
         return self.mean_emitted(budget) / self.cost(budget)
+
+
+def dummy_costs(machine: Machine, ladder: tuple[Rung, ...]) -> tuple[RungCost, ...]:
+    """What dummy runs of such a machine measure at start."""
+    return tuple(
+        RungCost(rows=rows, drafts=rung.drafts, seconds=replace(machine, rows=rows).cost(rung.tree))
+        for rows in (1, 2, 4, 8, 16)
+        for rung in (ladder[0], ladder[1], ladder[-1])
+    )
 
 
 @dataclass(slots=True)

@@ -32,7 +32,8 @@ class Follower:
     def __call__(self, frame: FrameType, event: str, _argument: Any) -> None:
         if event == "call":
             place = (_file_of(frame), frame.f_code.co_qualname)
-            if place in self._wanted and place not in self.stacks:
+            is_new = place in self._wanted and place not in self.stacks
+            if is_new and not _is_dummy_run(frame):
                 self.stacks[place] = _stack_of(frame)
                 if self._target is not None:
                     noted = [[*key, stack] for key, stack in self.stacks.items()]
@@ -106,6 +107,14 @@ def _file_of(frame: FrameType) -> str:
     """The path below the package, or an empty string outside of it."""
     name = frame.f_code.co_filename
     return name[len(str(ROOT)) + 1 :] if name.startswith(str(ROOT)) else ""
+
+
+def _is_dummy_run(frame: FrameType) -> bool:
+    """Whether this is a step without requests, before the first one."""
+    walk: FrameType | None = frame
+    while walk is not None and walk.f_code.co_qualname != "Runner.dummy_run":
+        walk = walk.f_back
+    return walk is not None
 
 
 def _stack_of(frame: FrameType) -> list[str]:

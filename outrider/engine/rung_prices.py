@@ -1,0 +1,88 @@
+"""What drafts should cost, before steps with drafts tell.
+
+Dummy runs at start measure it. Where there were none, a draft costs as much as a prompt token.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from outrider.engine.draft_trials import UsualSeconds
+from outrider.wire.draft_budget import Rung
+from outrider.wire.runner_facts import RungCost
+
+_LEAST_PROMPT = 32  # tokens from which a step shows what a prompt token costs
+_LEAST_READ = 16  # of a step of prompts alone: mostly tokens, or they are free
+
+
+class RungPrices:
+    """Owns the costs of dummy runs, and those of prompt tokens.
+
+    Dummy runs are kept as ratios of plain steps with as many rows. Real steps also read KV and
+    serve the host, which makes all of them slower.
+    """
+
+    def __init__(self, costs: Iterable[RungCost] = ()) -> None:
+        seconds: defaultdict[int, dict[int, float]] = defaultdict(dict)
+        for cost in costs:
+            seconds[cost.rows][cost.drafts] = cost.seconds
+        # By rows: (drafts, ratio), ascending.
+        self._ratios = {
+            rows: [(drafts, found[drafts] / found[0]) for drafts in sorted(found)]
+            for rows, found in seconds.items()
+            if len(found) > 1
+        }
+        self._token_s = UsualSeconds()  # of a prompt token beside rows
+        # Of a query token in a step of prompts alone: more than one more token costs beside rows.
+        self._most_token_s = UsualSeconds()
+
+    @property
+    def are_measured(self) -> bool:
+        """Whether dummy runs told what drafts cost."""
+        return bool(self._ratios)
+
+    @property
+    def query_token_s(self) -> float:
+        """Seconds of one more query token, by those of prompts; 0 where nothing is known."""
+        token_s = self._token_s if self._token_s.is_known else self._most_token_s
+        return token_s.usual if token_s.is_known else 0.0
+
+    def note_prompts(self, seconds: float, *, num_prompt: int) -> None:
+        """A step of prompts alone took so long."""
+        if num_prompt >= _LEAST_READ:
+            self._most_token_s.note(seconds / num_prompt)
+
+    def note_beside(self, seconds: float, *, plain_s: float, num_prompt: int) -> None:
+        """A step of prompts beside rows that take `plain_s` without them."""
+        if num_prompt >= _LEAST_PROMPT:
+            self._token_s.note(max(seconds - plain_s, 0.0) / num_prompt)
+
+    def more_prompt_s(self, num_tokens: float) -> float:
+        """Seconds of so many more prompt tokens beside rows; 0 where nothing is known."""
+        return self._token_s.usual * num_tokens if self._token_s.is_known else 0.0
+
+    def drafts_s(self, num_rows: float, drafts: int, *, plain_s: float) -> float:
+        """Seconds that so many drafts of each row add to a plain step; 0: nothing is known."""
+        if self._ratios:
+            return (self.times_plain(round(num_rows), drafts) - 1) * plain_s
+        return self.query_token_s * num_rows * drafts
+
+    def times_plain(self, num_rows: int, drafts: int) -> float:
+        """Seconds of a step with so many drafts a row, over those of a plain step.
+
+        By the measured number of rows that is nearest in octaves, on the line between the measured
+        numbers of drafts on both sides.
+        """
+        octave = num_rows.bit_length()
+        nearest = min(self._ratios, key=lambda rows: (abs(rows.bit_length() - octave), rows))
+        points = self._ratios[nearest]
+        after = min(max(bisect_left(points, (drafts, 0.0)), 1), len(points) - 1)
+        (fewer, low), (more, high) = points[after - 1], points[after]
+        return max(low + (high - low) / (more - fewer) * (drafts - fewer), 1.0)
+
+    def can_pay(self, ladder: Sequence[Rung], num_rows: int, *, least_gain: float) -> bool:
+        """Whether a rung may gain so much, if all its drafts are accepted."""
+        return not self._ratios or any(
+            rung.most_emitted > least_gain * self.times_plain(num_rows, rung.drafts)
+            for rung in ladder[1:]
+        )

@@ -1,0 +1,76 @@
+"""What drafts should cost by dummy runs, and what adaptive drafting makes of it."""
+
+import random
+
+import pytest
+from support.hiccups import Adversary, Machine, dummy_costs, simulate
+
+from outrider.engine.adaptive_drafting import Adaptation
+from outrider.engine.rung_prices import RungPrices
+from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
+from outrider.wire.runner_facts import RungCost
+
+CHAIN = Budget(steps=3, topk=1, nodes=4)
+LADDER = ladder_of(CHAIN, is_shared=False)
+
+
+def cost(rows, drafts, seconds):
+    return RungCost(rows=rows, drafts=drafts, seconds=seconds)
+
+
+def undisturbed(machine, *, num_steps, costs):
+    nothing, adaptation = Adversary(lambda *_: False, []), Adaptation(CHAIN, costs=costs)
+    rng = random.Random(3)
+    return simulate(adaptation, machine, nothing, rng, num_steps=num_steps, num_in_flight=0)
+
+
+def packed_price(width):
+    """Milliseconds of a step with 4-bit weights: every query token costs about as much."""
+    return 0.3 + 0.95 * width
+
+
+def test_a_price_between_measured_drafts_lies_on_the_line_between_them():
+    prices = RungPrices([cost(4, 0, 2.0), cost(4, 1, 3.0), cost(4, 3, 7.0)])
+    assert [prices.times_plain(4, drafts) for drafts in (0, 1, 2, 3, 5)] == [1, 1.5, 2.5, 3.5, 5.5]
+
+
+def test_a_price_is_that_of_the_nearest_measured_number_of_rows():
+    prices = RungPrices([cost(1, 0, 1.0), cost(1, 1, 1.1), cost(8, 0, 2.0), cost(8, 1, 4.0)])
+    assert [prices.times_plain(rows, 1) for rows in (1, 2, 9, 200)] == [1.1, 1.1, 2.0, 2.0]
+
+
+def test_rows_without_a_measured_draft_tell_nothing():
+    assert not RungPrices([cost(1, 0, 1.0)]).are_measured
+
+
+def test_drafts_that_cannot_pay_by_dummy_runs_are_not_tried_for_a_thousand_steps():
+    """The price of a prompt token said that they are free: 8 rows began with a trial."""
+    machine = Machine(rows=8, seconds=packed_price, accept_rate=0.9)
+    run = undisturbed(machine, num_steps=1000, costs=dummy_costs(machine, LADDER))
+    assert set(run.budgets) == {PLAIN}
+
+
+def test_drafts_are_tried_late_even_if_dummy_runs_said_that_they_cannot_pay():
+    machine = Machine(rows=8, seconds=lambda width: 1 + width / 1000, accept_rate=0.9)
+    wrong = Machine(rows=8, seconds=packed_price, accept_rate=0.9)
+    run = undisturbed(machine, num_steps=1200, costs=dummy_costs(wrong, LADDER))
+    assert run.budgets[-1] == CHAIN
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_small_batch_begins_with_the_drafts_that_are_free_by_dummy_runs(rows):
+    machine = Machine(rows=rows, seconds=lambda width: 5 + 0.02 * width, accept_rate=0.8)
+    run = undisturbed(machine, num_steps=4, costs=dummy_costs(machine, LADDER))
+    assert run.budgets == [CHAIN] * 4
+
+
+def test_a_small_batch_begins_with_fewer_drafts_where_all_of_them_are_dear():
+    machine = Machine(rows=1, seconds=lambda width: 1.7 + 0.6 * width, accept_rate=0.8)
+    run = undisturbed(machine, num_steps=4, costs=dummy_costs(machine, LADDER))
+    assert run.budgets == [LADDER[1].tree] * 4
+
+
+def test_a_small_batch_begins_plainly_where_all_drafts_are_dear():
+    machine = Machine(rows=1, seconds=lambda width: float(width), accept_rate=0.8)
+    run = undisturbed(machine, num_steps=4, costs=dummy_costs(machine, LADDER))
+    assert run.budgets == [PLAIN] * 4

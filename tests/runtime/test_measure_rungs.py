@@ -1,0 +1,48 @@
+"""Dummy runs at start tell adaptive drafting what drafts cost."""
+
+from dataclasses import replace
+
+import pytest
+from support.engines import Shape, buckets_of, settings_of
+
+from outrider.runtime.build_runner import assemble_runner
+from outrider.runtime.draft_rungs import rungs_of
+from outrider.runtime.measure_rungs import measure_rungs
+from outrider.wire.draft_budget import Budget
+
+TREE = Budget(steps=4, topk=2, nodes=8)
+SHAPE = Shape(max_rows=5)
+
+
+def assemble(models, *, is_adaptive):
+    """A runner with room for 5 rows, and its facts."""
+    draft = replace(models.draft("eagle3", TREE), is_adaptive=is_adaptive)
+    return draft, *assemble_runner(
+        models.target,
+        settings_of(SHAPE),
+        draft=draft,
+        kv_tokens=SHAPE.kv_tokens,
+        buckets=buckets_of(SHAPE),
+    )
+
+
+def test_adaptive_drafting_knows_what_drafts_cost_before_the_first_request(models, monkeypatch):
+    monkeypatch.setattr("outrider.runtime.build_runner.HOST_S", 100.0)  # a busy machine is slow
+    _, _, facts = assemble(models, is_adaptive=True)
+    sizes = [(cost.rows, cost.drafts) for cost in facts.draft.costs]
+    assert sizes == [(rows, drafts) for rows in (1, 2, 4) for drafts in (0, 2, 7)]
+    assert all(cost.seconds > 0 for cost in facts.draft.costs)
+
+
+def test_nothing_is_measured_for_drafts_of_a_fixed_size(models):
+    _, _, facts = assemble(models, is_adaptive=False)
+    assert facts.draft.costs == ()
+
+
+@pytest.mark.parametrize("most_s", [0.0, 1e-6])
+def test_a_machine_whose_steps_are_slow_measures_one_of_them(models, most_s):
+    draft, runner, _ = assemble(models, is_adaptive=True)
+    rungs, before = rungs_of(draft, buckets_of(SHAPE), settings_of(SHAPE).execution), runner.counts
+    costs = measure_rungs(runner, buckets_of(SHAPE), rungs, most_rows=5, most_s=most_s)
+    assert costs == ()
+    assert runner.counts.steps - before.steps == 2  # the two runs of a plain step of one row
