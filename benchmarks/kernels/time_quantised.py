@@ -5,6 +5,7 @@ Llama-3.1-8B: qkv, o with a residual, gate and up with SwiGLU, down with a resid
 
 Run on a GPU: python -m benchmarks.kernels.time_quantised [1,8,32,64,128]
 Sweep tiles:  python -m benchmarks.kernels.time_quantised 1,64 sweep
+Forms:        python -m benchmarks.kernels.time_quantised 32,64,128 turns [e4m3,int4]
 """
 
 import itertools
@@ -24,11 +25,14 @@ from outrider.ops.linear.kernel_weight import KernelWeight, kernel_weight
 from outrider.ops.linear.linear import FixedLinear
 from outrider.ops.linear.quantised_linear import QuantisedLinear
 from outrider.ops.linear.quantised_weight import CodeKind
+from outrider.ops.linear.turns_tiles_triton import TurnsTile, choose_turns_tile
 
 BODY = {name: size for name, size in BODIES["llama-8b"].items() if name != "scores"}
 BYTES_PER_S = 3.85e12  # the fastest read of weights by a GEMM on an H200
 Dense = Literal["bf16"]
 ROWS = (1, 8, 32, 64, 128)
+Tile = kernels.QuantisedTile | TurnsTile
+Launch = Callable[..., torch.Tensor]
 DeviceWeight = torch.Tensor | KernelWeight
 
 
@@ -119,9 +123,91 @@ def sweep(kind: CodeKind, name: str, num_rows: int) -> None:
     print(*(f"{us:.1f} {tile}" for us, tile in sorted(timed, key=lambda t: t[0])[:3]), sep="; ")
 
 
+def forms_of(weight: KernelWeight, num_rows: int, name: str) -> dict[str, Tile]:
+    """Tiles of the old form and of both new ones, for one product."""
+    turns = choose_turns_tile(num_rows, weight, has_residual=name in RESIDUAL)
+    x = random_bf16(num_rows, weight.shape[1])
+    return {
+        "old": kernels.choose_tile(num_rows, weight, x),
+        "codes ahead": replace(turns, is_ahead=False),
+        "numbers ahead": replace(turns, is_ahead=True),
+    }
+
+
+def launch_of(name: str, weight: KernelWeight, x: torch.Tensor, tile: Tile) -> Launch:
+    return partial(
+        kernels.multiply_quantised,
+        x,
+        residual=torch.ones((len(x), weight.shape[0]), dtype=x.dtype, device=x.device),
+        arrivals=kernels.no_arrivals(weight),
+        tile=tile,
+        has_residual=name in RESIDUAL,
+        is_gated=name == "gate",
+    )
+
+
+def check_forms(kind: CodeKind, name: str, num_rows: int) -> None:
+    """Print how far the forms are from each other in bits, and from float64."""
+    codes = random_codes(kind, *BODY[name], device=torch.device("cuda"))
+    weight, numbers = kernel_weight(codes), codes.widen().double()
+    x = random_bf16(num_rows, weight.shape[1])
+    launches = {
+        form: launch_of(name, weight, x, tile)
+        for form, tile in forms_of(weight, num_rows, name).items()
+    }
+    found = {form: launch(weight=weight) for form, launch in launches.items()}
+    torch.cuda.synchronize()
+    again = {form: launch(weight=weight) for form, launch in launches.items()}
+    right = x.double() @ numbers.t()
+    if name in RESIDUAL:
+        right += 1
+    elif name == "gate":
+        gate, up = right.chunk(2, dim=1)
+        right = torch.nn.functional.silu(gate) * up
+    words = [
+        f"{form} {int((each != found['old']).sum())} {int((again[form] != each).sum())}"
+        f" {float((each.double() - right).abs().max() / right.abs().max()):.1e}"
+        for form, each in found.items()
+    ]
+    print(f"{kind} {name} {num_rows} rows, other bits, other bits again, error:", *words, sep="; ")
+
+
+def compare_forms(kind: CodeKind, name: str, rows: tuple[int, ...]) -> dict[int, list[float]]:
+    """Microseconds of every form, by rows."""
+    weights = copies_of(make_weight(kind, *BODY[name]))
+    times: dict[int, list[float]] = {}
+    for num_rows in rows:
+        assert isinstance(weights[0], KernelWeight)
+        x = random_bf16(num_rows, weights[0].shape[1])
+        times[num_rows] = []
+        for tile in forms_of(weights[0], num_rows, name).values():
+            launch = launch_of(name, weights[0], x, tile)
+            us = graph_us(lambda each=launch: [each(weight=weight) for weight in weights])  # type: ignore[misc]
+            times[num_rows].append(us / len(weights))
+    return times
+
+
+def compare(kinds: list[CodeKind], rows: tuple[int, ...]) -> None:
+    """First check all forms, then time them."""
+    for kind, name, num in itertools.product(kinds, BODY, rows):
+        check_forms(kind, name, num)
+    for kind in kinds:
+        totals = {num: [0.0, 0.0, 0.0] for num in rows}
+        for name in BODY:
+            for num, times in compare_forms(kind, name, rows).items():
+                totals[num] = [a + b for a, b in zip(totals[num], times, strict=True)]
+                print(f"{kind} {name:5} {num:4} rows:", *(f"{us:6.1f}" for us in times), flush=True)
+        for num, times in totals.items():
+            print(f"{kind} layer {num:4} rows:", *(f"{us:6.1f}" for us in times), flush=True)
+
+
 def main() -> None:
     words = sys.argv[1:]
     rows = tuple(int(word) for word in words[0].split(",")) if words else ROWS
+    if "turns" in words:
+        kinds = words[2].split(",") if len(words) > 2 else ["e4m3", "int4"]
+        compare([kind for kind in get_args(CodeKind) if kind in kinds], rows)
+        return
     if "sweep" not in words:
         for kind in (*get_args(Dense), *get_args(CodeKind)):
             time_body(kind, rows)

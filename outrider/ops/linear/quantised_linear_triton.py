@@ -24,6 +24,12 @@ from outrider.ops.linear.quantised_product_triton import (
     quantised_product,
     weight_arguments,
 )
+from outrider.ops.linear.turns_tiles_triton import (
+    TurnsTile,
+    choose_turns_tile,
+    fits_turns,
+    turns_pay,
+)
 
 MOST_SLICES = 8
 MOST_SPLIT_ROWS = 128  # above, one block of threads sums all slices of a tile
@@ -135,11 +141,34 @@ def multiply_quantised(
     *,
     has_residual: bool = False,
     is_gated: bool = False,
-    tile: QuantisedTile | None = None,
+    tile: QuantisedTile | TurnsTile | None = None,
 ) -> torch.Tensor:  # [n, out]
     """x W^T, residual + x W^T, or SwiGLU of its halves; `tile` is for benchmarks that sweep."""
+    num_rows, (slices, slice_size) = len(x), slices_of(*weight.shape)
+    if tile is None and turns_pay(num_rows, slices) and fits_turns(x, weight, is_gated=is_gated):
+        tile = choose_turns_tile(num_rows, weight, has_residual=has_residual)
+    if not isinstance(tile, TurnsTile):
+        tile = tile or choose_tile(num_rows, weight, x)
+        return _multiply_by_slices(x, weight, residual, arrivals, tile, has_residual, is_gated)
+    from outrider.ops.linear.turns_linear_triton import launch_turns  # needs one version of Triton
+
+    return launch_turns(
+        x, weight, residual, arrivals,
+        tile=tile, slices=slices, slice_size=slice_size,
+        has_residual=has_residual, is_gated=is_gated,
+    )  # fmt: skip
+
+
+def _multiply_by_slices(
+    x: torch.Tensor,
+    weight: KernelWeight,
+    residual: torch.Tensor,
+    arrivals: torch.Tensor,
+    tile: QuantisedTile,
+    has_residual: bool,
+    is_gated: bool,
+) -> torch.Tensor:  # [n, out]
     (num_rows, inputs), lines = x.shape, weight.shape[0]
-    tile = tile or choose_tile(num_rows, weight, x)
     size, outputs = (lines // 2, tile.columns // 2) if is_gated else (lines, tile.columns)
     slices, slice_size = slices_of(*weight.shape)
     tiles = triton.cdiv(size, outputs) * triton.cdiv(num_rows, tile.rows)

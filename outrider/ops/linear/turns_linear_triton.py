@@ -1,0 +1,551 @@
+"""x W^T for quantised weights by specialised warps: one loads, two groups of four multiply. Hopper.
+
+Each group has 64 outputs of a tile. While tensor cores multiply a block of 128 inputs for one of
+them, it widens the codes of the next block, and the other group has its turn. Weights do not depend
+on the kernel before, so the first of them are requested before that kernel is complete. Sums have
+the bits of `quantised_linear_triton.py`.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+from typing import Any
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from outrider.ops import dependent_launch as overlap
+from outrider.ops import gpu_facts
+from outrider.ops.linear.code_values_triton import code_values
+from outrider.ops.linear.kernel_weight import BLOCK, LINES, KernelWeight
+from outrider.ops.linear.quantised_product_triton import (
+    _byte_of_group,
+    _groups_in_a_word,
+    _is_summed,
+    _widen_word,
+    weight_arguments,
+)
+from outrider.ops.linear.swiglu_triton import swiglu_of
+from outrider.ops.linear.turns_tiles_triton import OUTPUTS, TurnsTile
+
+_BLOCK = gl.constexpr(BLOCK)
+_LINES = gl.constexpr(LINES)
+_GROUPS = gl.constexpr(2)  # of multiplying warps
+_PARTS = gl.constexpr(4)  # of 32 lines in a tile: two for each group of warps
+_LOADING_REGISTERS = gl.constexpr(24)  # per thread of the loading warp
+_MULTIPLYING_REGISTERS = gl.constexpr(232)
+_MIDDLE = gl.constexpr(8)  # the zero point of int4 codes that have none of their own
+_E4M3 = gl.constexpr("""{
+.reg .b16 low, high, a, b, c, d;
+.reg .b32 ab, cd, fa, fb, fc, fd;
+mov.b32 {low, high}, $4;
+cvt.rn.f16x2.e4m3x2 ab, low;
+cvt.rn.f16x2.e4m3x2 cd, high;
+mov.b32 {a, b}, ab;
+mov.b32 {c, d}, cd;
+cvt.f32.f16 fa, a;
+cvt.f32.f16 fb, b;
+cvt.f32.f16 fc, c;
+cvt.f32.f16 fd, d;
+cvt.rn.bf16x2.f32 ab, fb, fa;
+cvt.rn.bf16x2.f32 cd, fd, fc;
+mov.b32 {$0, $1}, ab;
+mov.b32 {$2, $3}, cd;
+}""")
+
+
+@gluon.jit
+def _part_of_lines(first, part, N, IS_GATED: gl.constexpr):
+    """The place of 32 lines of a tile, in units of 32: gates and ups of an output are a pair."""
+    if IS_GATED:
+        place = first // _LINES + part // 2 + part % 2 * (N // _LINES)
+    else:
+        place = first // _LINES + part
+    return place
+
+
+@gluon.jit
+def _load_weights(
+    codes, words, w_tiles, word_tiles, full, slot, first, block, N, K,
+    IS_GATED: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, BYTES: gl.constexpr,
+):  # fmt: skip
+    """Request a block of the codes and words of a tile; `BYTES` come with the rows."""
+    HAS_WORDS: gl.constexpr = GROUP > 0
+    barrier = full.index(slot)
+    mbarrier.expect(barrier, BYTES)
+    for part in gl.static_range(_PARTS):
+        place = _part_of_lines(first, part, N, IS_GATED)
+        line = (place * gl.cdiv(K, _BLOCK) + block) * _LINES
+        to = w_tiles.index(slot * _PARTS + part)
+        tma.async_copy_global_to_shared(codes, [line, 0], barrier, to)
+        if HAS_WORDS:
+            row = _word_row(block, GROUP, FORM)
+            to = word_tiles.index(slot * _PARTS + part)
+            tma.async_copy_global_to_shared(words, [row, place * _LINES], barrier, to)
+
+
+@gluon.jit
+def _word_row(block, GROUP: gl.constexpr, FORM: gl.constexpr):
+    if _is_summed(GROUP):
+        block = block * _BLOCK // GROUP // _groups_in_a_word(FORM)
+    return block
+
+
+@gluon.jit
+def _unit_of(unit, num_tiles, row_tiles, slice_size, K, ROWS: gl.constexpr, OUTPUTS: gl.constexpr):
+    """Row, first output, first block and number of blocks of a unit: a tile of one slice."""
+    tile, piece = unit % num_tiles, unit // num_tiles
+    begin = piece * slice_size
+    steps = gl.cdiv(gl.minimum(slice_size, K - begin), _BLOCK)
+    return tile % row_tiles * ROWS, tile // row_tiles * OUTPUTS, begin // _BLOCK, steps
+
+
+@gluon.jit
+def _load_units(
+    x, codes, words, x_tiles, w_tiles, word_tiles, full, free,
+    N, K, num_tiles, row_tiles, num_units, slice_size,
+    IS_GATED: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
+    """The loading warp: fill every slot once, then each slot again when it is free."""
+    SLOTS: gl.constexpr = x_tiles.shape[0]
+    ROWS: gl.constexpr = x_tiles.shape[1]
+    OUTPUTS: gl.constexpr = _PARTS * _LINES // (2 if IS_GATED else 1)
+    CODES: gl.constexpr = _LINES * codes.block_shape[1] * codes.dtype.primitive_bitwidth // 8
+    SCALES: gl.constexpr = _LINES * 4 if GROUP > 0 else 0
+    BYTES: gl.constexpr = ROWS * _BLOCK * 2 + _PARTS * (CODES + SCALES)
+    unit = gl.program_id(0)
+    row, first, block, steps = _unit_of(unit, num_tiles, row_tiles, slice_size, K, ROWS, OUTPUTS)
+    ahead = gl.minimum(steps, SLOTS)
+    for slot in range(ahead):
+        _load_weights(codes, words, w_tiles, word_tiles, full, slot, first, block + slot, N, K,
+                      IS_GATED, GROUP, FORM, BYTES)  # fmt: skip
+    overlap.wait(PDL)
+    for slot in range(ahead):
+        place = [row, (block + slot) * _BLOCK]
+        tma.async_copy_global_to_shared(x, place, full.index(slot), x_tiles.index(slot))
+    slot, phase, done = ahead, 1, ahead
+    if slot == SLOTS:
+        slot, phase = 0, 0
+    while unit < num_units:
+        row, first, block, steps = _unit_of(
+            unit, num_tiles, row_tiles, slice_size, K, ROWS, OUTPUTS
+        )
+        for step in range(done, steps):
+            mbarrier.wait(free.index(slot), phase)
+            _load_weights(codes, words, w_tiles, word_tiles, full, slot, first, block + step, N, K,
+                          IS_GATED, GROUP, FORM, BYTES)  # fmt: skip
+            place = [row, (block + step) * _BLOCK]
+            tma.async_copy_global_to_shared(x, place, full.index(slot), x_tiles.index(slot))
+            slot += 1
+            if slot == SLOTS:
+                slot, phase = 0, phase ^ 1
+        done = 0
+        unit += gl.num_programs(0)
+
+
+@gluon.jit
+def _in_product_order(values, IS_GATED: gl.constexpr, IS_TURNED: gl.constexpr):  # [64, X]
+    """Lines of a group of warps in the order of outputs of its tensor cores.
+
+    A gate and its up go to one thread. Threads that read at once read from different banks.
+    """
+    X: gl.constexpr = values.shape[1]
+    high: gl.constexpr = (1, 2, 0) if IS_GATED else (0, 1, 2)
+    low: gl.constexpr = (4, 5, 3) if IS_TURNED else (3, 4, 5)
+    parts = values.reshape((2, 2, 2, 2, 2, 2, X))
+    parts = parts.permute((high[0], high[1], high[2], low[0], low[1], low[2], 6))
+    return parts.reshape((64, X))
+
+
+@gluon.jit
+def _in_line_order(values, IS_GATED: gl.constexpr, IS_TURNED: gl.constexpr):  # [64, X]
+    """The reverse of `_in_product_order`."""
+    X: gl.constexpr = values.shape[1]
+    high: gl.constexpr = (2, 0, 1) if IS_GATED else (0, 1, 2)
+    low: gl.constexpr = (5, 3, 4) if IS_TURNED else (3, 4, 5)
+    parts = values.reshape((2, 2, 2, 2, 2, 2, X))
+    parts = parts.permute((high[0], high[1], high[2], low[0], low[1], low[2], 6))
+    return parts.reshape((64, X))
+
+
+@gluon.constexpr_function
+def _is_turned(kind):
+    """Whether a line of a block fills all banks, so that a line cannot be read with the next."""
+    return kind in ("e4m3", "int8")
+
+
+@gluon.constexpr_function
+def _num_words(kind):
+    """Words of a block of one output."""
+    return 32 if kind in ("e4m3", "int8") else 16
+
+
+@gluon.constexpr_function
+def _line_bases(is_gated, is_turned):
+    """Lines of a tile by the register, the lanes and the warps of tensor cores."""
+    high = [32, 8, 16] if is_gated else [8, 16, 32]
+    return high, [4, 1, 2] if is_turned else [1, 2, 4]
+
+
+@gluon.constexpr_function
+def _code_layout(width, is_gated, is_turned):
+    """[64, width]: a thread reads 16 bytes of its outputs at once."""
+    high, lanes = _line_bases(is_gated, is_turned)
+    registers = [[0, 1], [0, 2], [0, 16]] if width == 32 else [[0, 1], [0, 2]]
+    return gl.DistributedLinearLayout(
+        reg_bases=[*registers, [high[0], 0]],
+        lane_bases=[[0, 4], [0, 8], *([line, 0] for line in lanes)],
+        warp_bases=[[line, 0] for line in high[1:]],
+        block_bases=[],
+        shape=[64, width],
+    )
+
+
+@gluon.jit
+def _widened(
+    stored,  # [64, WIDTH]
+    word,  # [64] int32 of its lines
+    TYPE: gl.constexpr,
+    KIND: gl.constexpr,
+    FORM: gl.constexpr,
+):  # [64, 128] of the type
+    """The codes of a block less zero points, in the order of lines."""
+    HAS_HALVES: gl.constexpr = FORM == "float16" or FORM == "bfloat16"
+    if KIND == "e4m3":
+        values = _e4m3_values(stored)
+    elif KIND == "e2m1":
+        values = code_values(stored, _bytes_of(word, stored), TYPE, KIND, True)
+    else:
+        beside = (word >> 16)[:, None] if HAS_HALVES else (word * 0 + _MIDDLE)[:, None]
+        values = code_values(stored, beside, TYPE, KIND, True)
+        if KIND == "int8" and HAS_HALVES:
+            less = gl.convert_layout(beside.to(gl.float32), values.type.layout, assert_trivial=True)
+            values = (values.to(gl.float32) - less).to(TYPE)
+    return values
+
+
+@gluon.jit
+def _e4m3_values(words):  # [64, 32] -> [64, 128]
+    a, b, c, d = gl.inline_asm_elementwise(
+        _E4M3, "=h,=h,=h,=h,r", [words],
+        (gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16), is_pure=False, pack=1,
+    )  # fmt: skip
+    both = gl.join(gl.join(a, b), gl.join(c, d))
+    parts = both.reshape((64, 2, 4, 4, 2, 2))  # a, d, b, e, c of `kernel_weight.py`
+    return parts.permute((0, 1, 3, 5, 2, 4)).reshape((64, 128))
+
+
+@gluon.jit
+def _bytes_of(word, stored):  # [64] and [64, 16] -> [64, 16]
+    """The four bytes of every word, four times over."""
+    even = gl.join(word & 255, (word >> 16) & 255)
+    odd = gl.join((word >> 8) & 255, (word >> 24) & 255)
+    four = gl.join(even, odd).reshape((64, 4))
+    of_codes: gl.constexpr = stored.reshape((64, 4, 4)).type.layout
+    four = gl.convert_layout(four, gl.SliceLayout(1, of_codes))
+    every = gl.expand_dims(four, 1) + gl.zeros((64, 4, 4), gl.int32, of_codes)
+    return gl.convert_layout(every.reshape((64, 16)), stored.type.layout, assert_trivial=True)
+
+
+@gluon.jit
+def _read_block(
+    w_tiles, word_tiles, slot, group, word,
+    KIND: gl.constexpr, GROUP: gl.constexpr, IS_GATED: gl.constexpr,
+):  # fmt: skip
+    """The codes of a block, and the words of its lines."""
+    layout: gl.constexpr = _code_layout(_num_words(KIND), IS_GATED, _is_turned(KIND))
+    at = slot * _GROUPS + group
+    stored = w_tiles.index(at).load(layout)
+    if GROUP > 0:
+        word = word_tiles.index(at).load(gl.SliceLayout(1, layout))
+    return stored, word
+
+
+@gluon.jit
+def _operand_of(
+    stored, word, factor, block, of_products: gl.constexpr,
+    TYPE: gl.constexpr, KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr,
+    IS_GATED: gl.constexpr,
+):  # fmt: skip
+    """The numbers of a block as an operand, and what multiplies the sums of its products."""
+    numbers = _widened(stored, word, TYPE, KIND, FORM)
+    numbers = _in_product_order(numbers, IS_GATED, _is_turned(KIND))
+    operand: gl.constexpr = gl.DotOperandLayout(0, of_products, 2)
+    numbers = gl.convert_layout(numbers, operand, assert_trivial=True)
+    scale = factor
+    if _is_summed(GROUP):
+        scale *= _widen_word(_byte_of_group(word, block * _BLOCK // GROUP, FORM), FORM)
+    scale = _in_product_order(scale[:, None], IS_GATED, _is_turned(KIND)).reshape((64,))
+    scale = gl.convert_layout(scale, gl.SliceLayout(1, of_products), assert_trivial=True)
+    return numbers, scale
+
+
+@gluon.jit
+def _line_words(
+    words, factors, first, group, N, IS_GATED: gl.constexpr,
+    KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, HAS_FACTORS: gl.constexpr,
+):  # fmt: skip
+    """The words of lines that have one for all inputs, and what multiplies all their sums."""
+    of_codes: gl.constexpr = _code_layout(_num_words(KIND), IS_GATED, _is_turned(KIND))
+    layout: gl.constexpr = gl.SliceLayout(1, of_codes)
+    channel = gl.arange(0, 64, layout=layout)
+    line = _part_of_lines(first, group * 2 + channel // _LINES, N, IS_GATED) * _LINES
+    line += channel % _LINES
+    inside = line < (2 * N if IS_GATED else N)
+    word = gl.zeros((64,), gl.int32, layout)
+    factor = gl.full((64,), 1.0, gl.float32, layout)
+    if GROUP == 0:
+        word = gl.load(words + line, mask=inside, other=0)
+        factor = _widen_word(word, FORM)
+    if HAS_FACTORS:
+        factor *= gl.load(factors + line, mask=inside, other=0.0)
+    return word, factor
+
+
+@gluon.jit
+def _multiply_units(
+    x_tiles, w_tiles, word_tiles, full, free, words, factors, residual, out, partial, arrivals,
+    num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size, group,
+    KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, HAS_FACTORS: gl.constexpr,
+    IS_GATED: gl.constexpr, HAS_RESIDUAL: gl.constexpr, IS_SPLIT: gl.constexpr,
+    IS_AHEAD: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
+    """A group of multiplying warps: one sum for every output of its half of a tile."""
+    SLOTS: gl.constexpr = x_tiles.shape[0]
+    ROWS: gl.constexpr = x_tiles.shape[1]
+    TYPE: gl.constexpr = x_tiles.dtype
+    OUTPUTS: gl.constexpr = _PARTS * _LINES // (2 if IS_GATED else 1)
+    of_products: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+    slot, phase = 0, 0
+    overlap.wait(PDL)
+    products = gl.zeros((64, ROWS), gl.float32, of_products)
+    for unit in range(gl.program_id(0), num_units, gl.num_programs(0)):
+        row, first, block, steps = _unit_of(
+            unit, num_tiles, row_tiles, slice_size, K, ROWS, OUTPUTS
+        )
+        word, factor = _line_words(
+            words, factors, first, group, N, IS_GATED, KIND, GROUP, FORM, HAS_FACTORS
+        )
+        total = gl.zeros((64, ROWS), gl.float32, of_products)
+        mbarrier.wait(full.index(slot), phase)
+        stored, word = _read_block(w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED)
+        if IS_AHEAD:
+            w, scale = _operand_of(
+                stored, word, factor, block, of_products, TYPE, KIND, GROUP, FORM, IS_GATED
+            )
+        for step in range(steps):
+            if not IS_AHEAD:
+                w, scale = _operand_of(stored, word, factor, block + step, of_products,
+                                       TYPE, KIND, GROUP, FORM, IS_GATED)  # fmt: skip
+            a = x_tiles.index(slot).permute((1, 0))
+            pending = warpgroup_mma(w, a, products, use_acc=False, is_async=True)
+            used = slot
+            slot += 1
+            if slot == SLOTS:
+                slot, phase = 0, phase ^ 1
+            w_next, scale_next = w, scale
+            if IS_AHEAD:
+                if step + 1 < steps:
+                    mbarrier.wait(full.index(slot), phase)
+                    stored, word = _read_block(
+                        w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED
+                    )
+                    w_next, scale_next = _operand_of(
+                        stored, word, factor, block + step + 1, of_products,
+                        TYPE, KIND, GROUP, FORM, IS_GATED,
+                    )  # fmt: skip
+            else:
+                mbarrier.wait(full.index(slot), phase, pred=step + 1 < steps)
+                stored, word = _read_block(
+                    w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED
+                )
+            products = warpgroup_mma_wait(0, deps=[pending])
+            mbarrier.arrive(free.index(used))
+            total += products * scale[:, None]
+            w, scale = w_next, scale_next
+        if unit + gl.num_programs(0) >= num_units:
+            overlap.release(PDL)
+        _finish(total, residual, out, partial, arrivals, unit, num_tiles, num_slices, group,
+                row, first, num_rows, N, KIND, IS_GATED, HAS_RESIDUAL, IS_SPLIT)  # fmt: skip
+
+
+@gluon.jit
+def _finish(
+    total, residual, out, partial, arrivals, unit, num_tiles, num_slices, group,
+    row, first, num_rows, N,
+    KIND: gl.constexpr, IS_GATED: gl.constexpr, HAS_RESIDUAL: gl.constexpr, IS_SPLIT: gl.constexpr,
+):  # fmt: skip
+    """Store the sums of a unit, or keep them until the last slice of its tile adds all."""
+    if not IS_SPLIT:
+        _store(total, residual, out, row, first, group, num_rows, N, KIND, IS_GATED, HAS_RESIDUAL)
+    else:
+        CELLS: gl.constexpr = total.shape[0] * total.shape[1]
+        of_products: gl.constexpr = total.type.layout
+        tile, piece = unit % num_tiles * _GROUPS + group, unit // num_tiles
+        line = gl.arange(0, total.shape[0], layout=gl.SliceLayout(1, of_products))
+        each_row = gl.arange(0, total.shape[1], layout=gl.SliceLayout(0, of_products))
+        cell = line[:, None] * total.shape[1] + each_row[None, :]
+        at = partial + tile.to(gl.int64) * num_slices * CELLS + cell
+        gl.store(at + piece * CELLS, total)
+        gl.thread_barrier()  # all threads have stored before one of them says so
+        if gl.atomic_add(arrivals + tile, 1, sem="acq_rel") == num_slices - 1:
+            gl.store(arrivals + tile, 0)
+            total = gl.load(at, cache_modifier=".cg")
+            for each in range(1, num_slices):
+                total += gl.load(at + each * CELLS, cache_modifier=".cg")
+            _store(
+                total, residual, out, row, first, group, num_rows, N, KIND, IS_GATED, HAS_RESIDUAL
+            )
+
+
+@gluon.jit
+def _store(
+    total, residual, out, row, first, group, num_rows, N,
+    KIND: gl.constexpr, IS_GATED: gl.constexpr, HAS_RESIDUAL: gl.constexpr,
+):  # fmt: skip
+    """Apply the gate or add the residual, round once and store sums [64, rows] as rows."""
+    TYPE: gl.constexpr = out.dtype.element_ty
+    ROWS: gl.constexpr = total.shape[1]
+    OUTPUTS: gl.constexpr = 32 if IS_GATED else 64
+    total = _in_line_order(total, IS_GATED, _is_turned(KIND))
+    if IS_GATED:
+        gate, up = gl.split(total.reshape((2, 32, ROWS)).permute((1, 2, 0)))
+        total = swiglu_of(gate, up, TYPE)
+    if not HAS_RESIDUAL:
+        total = total.to(TYPE)  # half as much to move between threads
+    THREADS: gl.constexpr = OUTPUTS // 8  # of a row; each stores 16 bytes
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // THREADS, THREADS], [4, 1], [1, 0])
+    total = gl.convert_layout(total.permute((1, 0)), layout)
+    row += gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+    column = first + group * OUTPUTS + gl.arange(0, OUTPUTS, layout=gl.SliceLayout(0, layout))
+    at = row[:, None].to(gl.int64) * N + column[None, :]
+    inside = (row < num_rows)[:, None] & (column < N)[None, :]
+    if HAS_RESIDUAL:
+        total += gl.load(residual + at, mask=inside, other=0.0).to(gl.float32)
+    gl.store(out + at, total.to(TYPE), mask=inside)
+
+
+@gluon.jit(do_not_specialize=["num_rows", "num_tiles", "row_tiles", "num_units", "num_slices"])
+def _turns_kernel(
+    x,  # [num_rows, K] descriptor, in boxes of the rows of a tile and 128 inputs
+    codes,  # [lines * blocks, WIDTH] descriptor, in boxes of a block of 32 lines
+    words_of_blocks,  # [groups, lines] descriptor, in boxes of 32 words
+    words,
+    factors,
+    residual,  # [num_rows, N]
+    out,  # [num_rows, N]
+    partial,  # [tiles, groups, slices, 64, ROWS] float32
+    arrivals,  # [tiles, groups] int32 zeros
+    num_rows,
+    N,
+    K,
+    num_tiles,
+    row_tiles,
+    num_units,
+    num_slices,
+    slice_size,
+    KIND: gl.constexpr,
+    GROUP: gl.constexpr,
+    FORM: gl.constexpr,
+    HAS_FACTORS: gl.constexpr,
+    IS_GATED: gl.constexpr,
+    HAS_RESIDUAL: gl.constexpr,
+    IS_SPLIT: gl.constexpr,
+    STAGES: gl.constexpr,
+    IS_AHEAD: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    ROWS: gl.constexpr = x.block_shape[0]
+    WIDTH: gl.constexpr = codes.block_shape[1]
+    x_tiles = gl.allocate_shared_memory(x.dtype, [STAGES, ROWS, _BLOCK], x.layout)
+    parts = gl.allocate_shared_memory(codes.dtype, [STAGES * _PARTS, _LINES, WIDTH], codes.layout)
+    word_parts = gl.allocate_shared_memory(
+        gl.int32, [STAGES * _PARTS, 1, _LINES], words_of_blocks.layout
+    )
+    w_tiles = parts._reinterpret(codes.dtype, [STAGES * _GROUPS, 2 * _LINES, WIDTH], codes.layout)
+    of_words: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    word_tiles = word_parts._reinterpret(gl.int32, [STAGES * _GROUPS, 2 * _LINES], of_words)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), count=1)
+        mbarrier.init(free.index(slot), count=_GROUPS)
+    gl.warp_specialize(
+        [
+            (_multiply_units, (
+                x_tiles, w_tiles, word_tiles, full, free, words, factors, residual, out, partial,
+                arrivals, num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size,
+                0, KIND, GROUP, FORM, HAS_FACTORS, IS_GATED, HAS_RESIDUAL, IS_SPLIT,
+                IS_AHEAD, PDL)),
+            (_multiply_units, (
+                x_tiles, w_tiles, word_tiles, full, free, words, factors, residual, out, partial,
+                arrivals, num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size,
+                1, KIND, GROUP, FORM, HAS_FACTORS, IS_GATED, HAS_RESIDUAL, IS_SPLIT,
+                IS_AHEAD, PDL)),
+            (_load_units, (
+                x, codes, words_of_blocks, x_tiles, parts, word_parts, full, free, N, K, num_tiles,
+                row_tiles, num_units, slice_size, IS_GATED, GROUP, FORM, PDL)),
+        ],
+        [4, 1],
+        [_MULTIPLYING_REGISTERS, _LOADING_REGISTERS],
+    )  # fmt: skip
+
+
+def launch_turns(
+    x: torch.Tensor,  # [n, in] in the order of codes
+    weight: KernelWeight,  # [out, in], or [2 * out, in] when gated
+    residual: torch.Tensor,  # [n, out] contiguous; any tensor if there is none
+    arrivals: torch.Tensor,  # zeros
+    *,
+    tile: TurnsTile,
+    slices: int,
+    slice_size: int,
+    has_residual: bool,
+    is_gated: bool,
+) -> torch.Tensor:  # [n, out]
+    """The product by tiles of this size, of operands that fit."""
+    (num_rows, inputs), lines = x.shape, weight.shape[0]
+    size, outputs = (lines // 2, OUTPUTS // 2) if is_gated else (lines, OUTPUTS)
+    row_tiles = triton.cdiv(num_rows, tile.rows)
+    num_tiles = triton.cdiv(size, outputs) * row_tiles
+    assert slices == 1 or row_tiles == 1, "all rows of a slice are in one tile"
+    out = torch.empty((num_rows, size), dtype=x.dtype, device=x.device)
+    cells = num_tiles * slices * OUTPUTS * tile.rows if slices > 1 else 0
+    arguments = weight_arguments(weight)
+    kernel: Any = _turns_kernel[(min(num_tiles * slices, gpu_facts.num_cores(x)),)]
+    kernel(
+        _descriptor(x, tile.rows, BLOCK, gl.bfloat16),
+        _code_descriptor(weight),
+        _descriptor(weight.scales.words, 1, LINES, gl.int32),
+        arguments["words"],
+        arguments["factors"],
+        residual,
+        out,
+        torch.empty(cells, dtype=torch.float32, device=x.device),
+        arrivals,
+        num_rows, size, inputs, num_tiles, row_tiles, num_tiles * slices, slices, slice_size,
+        KIND=weight.kind, GROUP=weight.scales.group, FORM=weight.scales.form,
+        HAS_FACTORS=arguments["HAS_FACTORS"],
+        IS_GATED=is_gated, HAS_RESIDUAL=has_residual, IS_SPLIT=slices > 1,
+        STAGES=tile.stages, IS_AHEAD=tile.is_ahead,
+        PDL=overlap.is_on(x), num_warps=4,
+        **overlap.options(x),
+    )  # fmt: skip
+    return out
+
+
+def _code_descriptor(weight: KernelWeight) -> Any:
+    words = weight.codes.view(torch.int32)
+    return _descriptor(words.view(-1, words.shape[-1]), LINES, words.shape[-1], gl.int32)
+
+
+def _descriptor(matrix: torch.Tensor, rows: int, columns: int, dtype: Any) -> Any:
+    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], dtype)
+    return TensorDescriptor.from_tensor(matrix, [rows, columns], layout)
