@@ -124,11 +124,12 @@ def sweep(kind: CodeKind, name: str, num_rows: int) -> None:
 
 
 def forms_of(weight: KernelWeight, num_rows: int, name: str) -> dict[str, Tile]:
-    """Tiles of the old form and of both new ones, for one product."""
+    """Tiles of the form without turns, also with early requests, and both forms with turns."""
     turns = choose_turns_tile(num_rows, weight, has_residual=name in RESIDUAL)
-    x = random_bf16(num_rows, weight.shape[1])
+    old = kernels.choose_tile(num_rows, weight, random_bf16(num_rows, weight.shape[1]))
     return {
-        "old": kernels.choose_tile(num_rows, weight, x),
+        "old": old,
+        "early": replace(old, requested=4 if old.slices > 1 else old.stages),
         "codes ahead": replace(turns, is_ahead=False),
         "numbers ahead": replace(turns, is_ahead=True),
     }
@@ -169,7 +170,12 @@ def check_forms(kind: CodeKind, name: str, num_rows: int) -> None:
         f" {float((each.double() - right).abs().max() / right.abs().max()):.1e}"
         for form, each in found.items()
     ]
-    print(f"{kind} {name} {num_rows} rows, other bits, other bits again, error:", *words, sep="; ")
+    print(
+        f"{kind} {name} {num_rows} rows, other bits, other bits again, error:",
+        *words,
+        sep="; ",
+        flush=True,
+    )
 
 
 def compare_forms(kind: CodeKind, name: str, rows: tuple[int, ...]) -> dict[int, list[float]]:
@@ -189,10 +195,11 @@ def compare_forms(kind: CodeKind, name: str, rows: tuple[int, ...]) -> dict[int,
 
 def compare(kinds: list[CodeKind], rows: tuple[int, ...]) -> None:
     """First check all forms, then time them."""
-    for kind, name, num in itertools.product(kinds, BODY, rows):
-        check_forms(kind, name, num)
+    print("us: old, early, codes ahead, numbers ahead")
     for kind in kinds:
-        totals = {num: [0.0, 0.0, 0.0] for num in rows}
+        for name, num in itertools.product(BODY, rows):
+            check_forms(kind, name, num)
+        totals = {num: [0.0] * 4 for num in rows}
         for name in BODY:
             for num, times in compare_forms(kind, name, rows).items():
                 totals[num] = [a + b for a, b in zip(totals[num], times, strict=True)]

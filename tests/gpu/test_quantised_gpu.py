@@ -13,7 +13,9 @@ from outrider.ops.linear.kernel_weight import kernel_weight
 from outrider.ops.moe.expert_stack import stack_codes
 
 pytest.importorskip("triton")
-from outrider.ops.linear.quantised_linear import QuantisedLinear
+from outrider.ops.linear import quantised_linear_triton as kernels
+from outrider.ops.linear.quantised_linear import QuantisedLinear, in_order
+from outrider.ops.linear.turns_tiles_triton import TurnsTile, fits_turns
 from outrider.ops.moe.experts_triton import add_experts_
 
 KINDS = ["e4m3", "int8", "int4", "e2m1"]
@@ -73,6 +75,25 @@ def test_real_sizes_have_the_same_bits_in_any_batch(kind, size):
         assert torch.equal(layer(x[rows]), product[rows]), count
         assert torch.equal(layer.plus(x[rows], residual[rows]), total[rows]), count
         assert torch.equal(layer.swiglu(x[rows]), gated[rows]), count
+
+
+ENDINGS = {16: {}, 32: {"is_gated": True}, 64: {"has_residual": True}, 128: {}}  # by rows
+
+
+@pytest.mark.parametrize("size", [(192, 160), (448, 1152)])  # one slice, and two
+@pytest.mark.parametrize("form", FORMS | LARGE)
+def test_warps_that_take_turns_have_the_bits_of_other_tiles(form, size):
+    weight = kernel_weight(quantised_of(form, *size, device="cuda")[0])
+    x, residual = in_order(draw(130, size[1]), weight), draw(130, size[0])
+    if not fits_turns(x, weight, is_gated=True):
+        pytest.skip("this form has other kernels")
+    for tile_rows, ending in ENDINGS.items():
+        rows = slice(0, tile_rows - 3)
+        args = x[rows], weight, residual[rows], kernels.no_arrivals(weight)
+        plain = kernels.multiply_quantised(*args, **ending, tile=kernels.QuantisedTile(16, 64, 2))
+        turns = TurnsTile(rows=tile_rows, stages=3)
+        found = kernels.multiply_quantised(*args, **ending, tile=turns)
+        assert torch.equal(found, plain), turns
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,17 +8,22 @@ import sys
 import pytest
 
 pytest.importorskip("triton")
+from outrider.ops.gpu_facts import HOPPER_SHARED
+
+
+def compiled(module, *words):
+    """What a module says of its kernels, in a process where kernels are not interpreted."""
+    environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, "-m", module, *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.slow
 def test_codes_are_copied_ahead_and_widened_in_registers():
-    # A process of its own, because kernels are interpreted in this one.
-    environment = {name: text for name, text in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, "-m", "support.quantised_compile", "e4m3", "int8", "int4", "mxfp4"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    kernels = [json.loads(line) for line in done.stdout.splitlines()]
+    kernels = compiled("support.quantised_compile", "e4m3", "int8", "int4", "mxfp4")
     assert len(kernels) == 24
     for kernel in kernels:
         assert kernel["spilled_bytes"] == 0, kernel
@@ -27,3 +32,14 @@ def test_codes_are_copied_ahead_and_widened_in_registers():
         assert kernel["reads"] >= 2, kernel
     for plain, scaled in zip(kernels[12:18], kernels[18:], strict=True):
         assert scaled["moves"] <= plain["moves"], scaled  # scales of small groups move none
+
+
+@pytest.mark.slow
+def test_warps_that_take_turns_keep_sums_in_registers_and_wait_for_no_single_product():
+    words = [f"{kind}:{rows}" for kind in ("e4m3", "int8", "int4", "e2m1") for rows in (64, 128)]
+    kernels = compiled("support.turns_compile", "e4m3:16", "int4:32", *words)
+    assert len(kernels) == 30
+    for kernel in kernels:
+        assert kernel["shared_bytes"] <= HOPPER_SHARED, kernel
+        assert kernel["spilled_bytes"] == 0, kernel
+        assert not kernel["is_serialized"], kernel

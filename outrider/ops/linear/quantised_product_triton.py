@@ -46,7 +46,7 @@ def quantised_product(
     COMPILED: tl.constexpr,
 ):  # [SLICES * COLUMNS, ROWS] float32
     WIDTH: tl.constexpr = block_width(KIND)
-    IS_SUMMED: tl.constexpr = _is_summed(GROUP)
+    IS_SUMMED: tl.constexpr = is_summed(GROUP)
     COLUMNS: tl.constexpr = line.shape[0] // SLICES
     place = tl.arange(0, WIDTH)
     lines_at = (line // _LINES) * (tl.cdiv(K, _BLOCK) * _LINES * WIDTH) + line % _LINES * WIDTH
@@ -86,9 +86,34 @@ def quantised_product(
         )  # fmt: skip
         scale = shared
         if IS_SUMMED:
-            scale *= _widen_word(_byte_of_group(word, first // GROUP, FORM), FORM)
+            scale *= widen_word(byte_of_group(word, first // GROUP, FORM), FORM)
         total += _products(w, a, SLICES, PRECISION) * scale[:, None]
     return total
+
+
+@triton.jit
+def request_first_codes(
+    codes, line, is_line, begin, size, K,
+    SLICES: tl.constexpr, KIND: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Let the L2 cache read the first codes of a tile. They do not depend on the kernel before."""
+    WIDTH: tl.constexpr = block_width(KIND)
+    BYTES: tl.constexpr = WIDTH * codes.dtype.element_ty.primitive_bitwidth // 8
+    ASSEMBLY: tl.constexpr = _request_of(BYTES)
+    start = begin + tl.arange(0, line.shape[0]) // (line.shape[0] // SLICES) * size
+    at = (line // _LINES) * (tl.cdiv(K, _BLOCK) * _LINES * WIDTH) + line % _LINES * WIDTH
+    for block in tl.static_range(BLOCKS):
+        first = start + block * _BLOCK
+        here = at + (first // _BLOCK) * (_LINES * WIDTH)
+        here = tl.where(is_line & (first < K) & (block * _BLOCK < size), here, 0)
+        tl.inline_asm_elementwise(
+            ASSEMBLY, "=r,l", [(codes + here).to(tl.int64)], tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.constexpr_function
+def _request_of(num_bytes):
+    return f"cp.async.bulk.prefetch.L2.global [$1], {num_bytes}; mov.u32 $0, 0;"
 
 
 @triton.jit
@@ -179,7 +204,7 @@ def _output_factors(
     # order.
     factor = tl.where(is_line, 1.0, 0.0)
     if GROUP == 0:
-        factor = _widen_word(tl.load(words + line, mask=is_line, other=0), FORM)
+        factor = widen_word(tl.load(words + line, mask=is_line, other=0), FORM)
     if HAS_FACTORS:
         factor *= tl.load(factors + line, mask=is_line, other=0.0)
     return factor
@@ -195,9 +220,7 @@ def block_numbers(
 ):  # [COLUMNS, 128] of the type  # fmt: skip
     """The codes of a block less zero points, times the scales of groups smaller than a block."""
     IS_POWER: tl.constexpr = FORM == "e8m0 of 32" and KIND != "wide"
-    IS_FOLDED: tl.constexpr = (
-        GROUP > 0 and not _is_summed(GROUP) and KIND != "wide" and not IS_POWER
-    )
+    IS_FOLDED: tl.constexpr = GROUP > 0 and not is_summed(GROUP) and KIND != "wide" and not IS_POWER
     HAS_HALVES: tl.constexpr = FORM == "float16" or FORM == "bfloat16"
     beside = tl.zeros((line.shape[0], 1), tl.int32)
     if IS_POWER:  # eight codes of a word share a scale, four scales a word
@@ -246,7 +269,7 @@ def _folded(
     HAS_ZEROS: tl.constexpr,
 ):  # [COLUMNS, 128] of the type  # fmt: skip
     word = _spread(words, line, is_line, first, K, num_lines, GROUP, FORM)
-    scale = _widen_word(word, FORM)
+    scale = widen_word(word, FORM)
     if _is_exact(FORM, TYPE):
         return values * scale.to(TYPE)
     wide = values.to(tl.float32)
@@ -264,7 +287,7 @@ def _block_words(
     words, line, is_line, num_lines, first, GROUP: tl.constexpr, FORM: tl.constexpr
 ):  # [COLUMNS] int32
     """The words with the scales of the block that begins at this input."""
-    at = first // GROUP // _groups_in_a_word(FORM) * num_lines + line
+    at = first // GROUP // groups_in_a_word(FORM) * num_lines + line
     return tl.load(words + at, mask=is_line, other=0)
 
 
@@ -277,22 +300,22 @@ def _spread(
     COLUMNS: tl.constexpr = line.shape[0]
     start = first[:, None] + (tl.arange(0, _BLOCK // EVERY) * EVERY)[None, :]
     group = start // GROUP
-    at = (group // _groups_in_a_word(FORM)).to(tl.int64) * num_lines + line[:, None]
+    at = (group // groups_in_a_word(FORM)).to(tl.int64) * num_lines + line[:, None]
     word = tl.load(values + at, mask=is_line[:, None] & (start < K), other=0)
-    word = _byte_of_group(word, group, FORM)
+    word = byte_of_group(word, group, FORM)
     repeated = tl.broadcast_to(word[:, :, None], (COLUMNS, _BLOCK // EVERY, EVERY))
     return tl.reshape(repeated, (COLUMNS, _BLOCK))
 
 
 @triton.jit
-def _byte_of_group(word, group, FORM: tl.constexpr):
+def byte_of_group(word, group, FORM: tl.constexpr):
     if _is_byte(FORM):
         word = (word >> (group % 4 * 8)) & 255
     return word
 
 
 @triton.constexpr_function
-def _is_summed(group):
+def is_summed(group):
     """Whether all products of a block share a scale, which multiplies their sum."""
     return group > 0 and group % BLOCK == 0
 
@@ -316,7 +339,7 @@ def _is_exact(form, dtype):
 
 
 @triton.constexpr_function
-def _groups_in_a_word(form):
+def groups_in_a_word(form):
     return 4 if form in ("e8m0", "e8m0 of 32", "e4m3") else 1
 
 
@@ -328,7 +351,7 @@ def _neighbours(width, group):
 
 
 @triton.jit
-def _widen_word(word, FORM: tl.constexpr):
+def widen_word(word, FORM: tl.constexpr):
     """The scale in a word, or a scale of one byte, as float32."""
     if FORM == "float16":
         wide = word.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)

@@ -23,52 +23,29 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from outrider.ops import dependent_launch as overlap
 from outrider.ops import gpu_facts
-from outrider.ops.linear.code_values_triton import code_values
 from outrider.ops.linear.kernel_weight import BLOCK, LINES, KernelWeight
 from outrider.ops.linear.quantised_product_triton import (
-    _byte_of_group,
-    _groups_in_a_word,
-    _is_summed,
-    _widen_word,
+    groups_in_a_word,
+    is_summed,
     weight_arguments,
 )
 from outrider.ops.linear.swiglu_triton import swiglu_of
+from outrider.ops.linear.turns_operand_triton import (
+    GROUPS,
+    in_line_order,
+    is_turned,
+    line_words,
+    operand_of,
+    part_of_lines,
+    read_block,
+)
 from outrider.ops.linear.turns_tiles_triton import OUTPUTS, TurnsTile
 
 _BLOCK = gl.constexpr(BLOCK)
 _LINES = gl.constexpr(LINES)
-_GROUPS = gl.constexpr(2)  # of multiplying warps
 _PARTS = gl.constexpr(4)  # of 32 lines in a tile: two for each group of warps
 _LOADING_REGISTERS = gl.constexpr(24)  # per thread of the loading warp
 _MULTIPLYING_REGISTERS = gl.constexpr(232)
-_MIDDLE = gl.constexpr(8)  # the zero point of int4 codes that have none of their own
-_E4M3 = gl.constexpr("""{
-.reg .b16 low, high, a, b, c, d;
-.reg .b32 ab, cd, fa, fb, fc, fd;
-mov.b32 {low, high}, $4;
-cvt.rn.f16x2.e4m3x2 ab, low;
-cvt.rn.f16x2.e4m3x2 cd, high;
-mov.b32 {a, b}, ab;
-mov.b32 {c, d}, cd;
-cvt.f32.f16 fa, a;
-cvt.f32.f16 fb, b;
-cvt.f32.f16 fc, c;
-cvt.f32.f16 fd, d;
-cvt.rn.bf16x2.f32 ab, fb, fa;
-cvt.rn.bf16x2.f32 cd, fd, fc;
-mov.b32 {$0, $1}, ab;
-mov.b32 {$2, $3}, cd;
-}""")
-
-
-@gluon.jit
-def _part_of_lines(first, part, N, IS_GATED: gl.constexpr):
-    """The place of 32 lines of a tile, in units of 32: gates and ups of an output are a pair."""
-    if IS_GATED:
-        place = first // _LINES + part // 2 + part % 2 * (N // _LINES)
-    else:
-        place = first // _LINES + part
-    return place
 
 
 @gluon.jit
@@ -81,7 +58,7 @@ def _load_weights(
     barrier = full.index(slot)
     mbarrier.expect(barrier, BYTES)
     for part in gl.static_range(_PARTS):
-        place = _part_of_lines(first, part, N, IS_GATED)
+        place = part_of_lines(first, part, N, IS_GATED)
         line = (place * gl.cdiv(K, _BLOCK) + block) * _LINES
         to = w_tiles.index(slot * _PARTS + part)
         tma.async_copy_global_to_shared(codes, [line, 0], barrier, to)
@@ -93,8 +70,8 @@ def _load_weights(
 
 @gluon.jit
 def _word_row(block, GROUP: gl.constexpr, FORM: gl.constexpr):
-    if _is_summed(GROUP):
-        block = block * _BLOCK // GROUP // _groups_in_a_word(FORM)
+    if is_summed(GROUP):
+        block = block * _BLOCK // GROUP // groups_in_a_word(FORM)
     return block
 
 
@@ -151,165 +128,6 @@ def _load_units(
 
 
 @gluon.jit
-def _in_product_order(values, IS_GATED: gl.constexpr, IS_TURNED: gl.constexpr):  # [64, X]
-    """Lines of a group of warps in the order of outputs of its tensor cores.
-
-    A gate and its up go to one thread. Threads that read at once read from different banks.
-    """
-    X: gl.constexpr = values.shape[1]
-    high: gl.constexpr = (1, 2, 0) if IS_GATED else (0, 1, 2)
-    low: gl.constexpr = (4, 5, 3) if IS_TURNED else (3, 4, 5)
-    parts = values.reshape((2, 2, 2, 2, 2, 2, X))
-    parts = parts.permute((high[0], high[1], high[2], low[0], low[1], low[2], 6))
-    return parts.reshape((64, X))
-
-
-@gluon.jit
-def _in_line_order(values, IS_GATED: gl.constexpr, IS_TURNED: gl.constexpr):  # [64, X]
-    """The reverse of `_in_product_order`."""
-    X: gl.constexpr = values.shape[1]
-    high: gl.constexpr = (2, 0, 1) if IS_GATED else (0, 1, 2)
-    low: gl.constexpr = (5, 3, 4) if IS_TURNED else (3, 4, 5)
-    parts = values.reshape((2, 2, 2, 2, 2, 2, X))
-    parts = parts.permute((high[0], high[1], high[2], low[0], low[1], low[2], 6))
-    return parts.reshape((64, X))
-
-
-@gluon.constexpr_function
-def _is_turned(kind):
-    """Whether a line of a block fills all banks, so that a line cannot be read with the next."""
-    return kind in ("e4m3", "int8")
-
-
-@gluon.constexpr_function
-def _num_words(kind):
-    """Words of a block of one output."""
-    return 32 if kind in ("e4m3", "int8") else 16
-
-
-@gluon.constexpr_function
-def _line_bases(is_gated, is_turned):
-    """Lines of a tile by the register, the lanes and the warps of tensor cores."""
-    high = [32, 8, 16] if is_gated else [8, 16, 32]
-    return high, [4, 1, 2] if is_turned else [1, 2, 4]
-
-
-@gluon.constexpr_function
-def _code_layout(width, is_gated, is_turned):
-    """[64, width]: a thread reads 16 bytes of its outputs at once."""
-    high, lanes = _line_bases(is_gated, is_turned)
-    registers = [[0, 1], [0, 2], [0, 16]] if width == 32 else [[0, 1], [0, 2]]
-    return gl.DistributedLinearLayout(
-        reg_bases=[*registers, [high[0], 0]],
-        lane_bases=[[0, 4], [0, 8], *([line, 0] for line in lanes)],
-        warp_bases=[[line, 0] for line in high[1:]],
-        block_bases=[],
-        shape=[64, width],
-    )
-
-
-@gluon.jit
-def _widened(
-    stored,  # [64, WIDTH]
-    word,  # [64] int32 of its lines
-    TYPE: gl.constexpr,
-    KIND: gl.constexpr,
-    FORM: gl.constexpr,
-):  # [64, 128] of the type
-    """The codes of a block less zero points, in the order of lines."""
-    HAS_HALVES: gl.constexpr = FORM == "float16" or FORM == "bfloat16"
-    if KIND == "e4m3":
-        values = _e4m3_values(stored)
-    elif KIND == "e2m1":
-        values = code_values(stored, _bytes_of(word, stored), TYPE, KIND, True)
-    else:
-        beside = (word >> 16)[:, None] if HAS_HALVES else (word * 0 + _MIDDLE)[:, None]
-        values = code_values(stored, beside, TYPE, KIND, True)
-        if KIND == "int8" and HAS_HALVES:
-            less = gl.convert_layout(beside.to(gl.float32), values.type.layout, assert_trivial=True)
-            values = (values.to(gl.float32) - less).to(TYPE)
-    return values
-
-
-@gluon.jit
-def _e4m3_values(words):  # [64, 32] -> [64, 128]
-    a, b, c, d = gl.inline_asm_elementwise(
-        _E4M3, "=h,=h,=h,=h,r", [words],
-        (gl.bfloat16, gl.bfloat16, gl.bfloat16, gl.bfloat16), is_pure=False, pack=1,
-    )  # fmt: skip
-    both = gl.join(gl.join(a, b), gl.join(c, d))
-    parts = both.reshape((64, 2, 4, 4, 2, 2))  # a, d, b, e, c of `kernel_weight.py`
-    return parts.permute((0, 1, 3, 5, 2, 4)).reshape((64, 128))
-
-
-@gluon.jit
-def _bytes_of(word, stored):  # [64] and [64, 16] -> [64, 16]
-    """The four bytes of every word, four times over."""
-    even = gl.join(word & 255, (word >> 16) & 255)
-    odd = gl.join((word >> 8) & 255, (word >> 24) & 255)
-    four = gl.join(even, odd).reshape((64, 4))
-    of_codes: gl.constexpr = stored.reshape((64, 4, 4)).type.layout
-    four = gl.convert_layout(four, gl.SliceLayout(1, of_codes))
-    every = gl.expand_dims(four, 1) + gl.zeros((64, 4, 4), gl.int32, of_codes)
-    return gl.convert_layout(every.reshape((64, 16)), stored.type.layout, assert_trivial=True)
-
-
-@gluon.jit
-def _read_block(
-    w_tiles, word_tiles, slot, group, word,
-    KIND: gl.constexpr, GROUP: gl.constexpr, IS_GATED: gl.constexpr,
-):  # fmt: skip
-    """The codes of a block, and the words of its lines."""
-    layout: gl.constexpr = _code_layout(_num_words(KIND), IS_GATED, _is_turned(KIND))
-    at = slot * _GROUPS + group
-    stored = w_tiles.index(at).load(layout)
-    if GROUP > 0:
-        word = word_tiles.index(at).load(gl.SliceLayout(1, layout))
-    return stored, word
-
-
-@gluon.jit
-def _operand_of(
-    stored, word, factor, block, of_products: gl.constexpr,
-    TYPE: gl.constexpr, KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr,
-    IS_GATED: gl.constexpr,
-):  # fmt: skip
-    """The numbers of a block as an operand, and what multiplies the sums of its products."""
-    numbers = _widened(stored, word, TYPE, KIND, FORM)
-    numbers = _in_product_order(numbers, IS_GATED, _is_turned(KIND))
-    operand: gl.constexpr = gl.DotOperandLayout(0, of_products, 2)
-    numbers = gl.convert_layout(numbers, operand, assert_trivial=True)
-    scale = factor
-    if _is_summed(GROUP):
-        scale *= _widen_word(_byte_of_group(word, block * _BLOCK // GROUP, FORM), FORM)
-    scale = _in_product_order(scale[:, None], IS_GATED, _is_turned(KIND)).reshape((64,))
-    scale = gl.convert_layout(scale, gl.SliceLayout(1, of_products), assert_trivial=True)
-    return numbers, scale
-
-
-@gluon.jit
-def _line_words(
-    words, factors, first, group, N, IS_GATED: gl.constexpr,
-    KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, HAS_FACTORS: gl.constexpr,
-):  # fmt: skip
-    """The words of lines that have one for all inputs, and what multiplies all their sums."""
-    of_codes: gl.constexpr = _code_layout(_num_words(KIND), IS_GATED, _is_turned(KIND))
-    layout: gl.constexpr = gl.SliceLayout(1, of_codes)
-    channel = gl.arange(0, 64, layout=layout)
-    line = _part_of_lines(first, group * 2 + channel // _LINES, N, IS_GATED) * _LINES
-    line += channel % _LINES
-    inside = line < (2 * N if IS_GATED else N)
-    word = gl.zeros((64,), gl.int32, layout)
-    factor = gl.full((64,), 1.0, gl.float32, layout)
-    if GROUP == 0:
-        word = gl.load(words + line, mask=inside, other=0)
-        factor = _widen_word(word, FORM)
-    if HAS_FACTORS:
-        factor *= gl.load(factors + line, mask=inside, other=0.0)
-    return word, factor
-
-
-@gluon.jit
 def _multiply_units(
     x_tiles, w_tiles, word_tiles, full, free, words, factors, residual, out, partial, arrivals,
     num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size, group,
@@ -330,19 +148,19 @@ def _multiply_units(
         row, first, block, steps = _unit_of(
             unit, num_tiles, row_tiles, slice_size, K, ROWS, OUTPUTS
         )
-        word, factor = _line_words(
+        word, factor = line_words(
             words, factors, first, group, N, IS_GATED, KIND, GROUP, FORM, HAS_FACTORS
         )
         total = gl.zeros((64, ROWS), gl.float32, of_products)
         mbarrier.wait(full.index(slot), phase)
-        stored, word = _read_block(w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED)
+        stored, word = read_block(w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED)
         if IS_AHEAD:
-            w, scale = _operand_of(
+            w, scale = operand_of(
                 stored, word, factor, block, of_products, TYPE, KIND, GROUP, FORM, IS_GATED
             )
         for step in range(steps):
             if not IS_AHEAD:
-                w, scale = _operand_of(stored, word, factor, block + step, of_products,
+                w, scale = operand_of(stored, word, factor, block + step, of_products,
                                        TYPE, KIND, GROUP, FORM, IS_GATED)  # fmt: skip
             a = x_tiles.index(slot).permute((1, 0))
             pending = warpgroup_mma(w, a, products, use_acc=False, is_async=True)
@@ -354,16 +172,16 @@ def _multiply_units(
             if IS_AHEAD:
                 if step + 1 < steps:
                     mbarrier.wait(full.index(slot), phase)
-                    stored, word = _read_block(
+                    stored, word = read_block(
                         w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED
                     )
-                    w_next, scale_next = _operand_of(
+                    w_next, scale_next = operand_of(
                         stored, word, factor, block + step + 1, of_products,
                         TYPE, KIND, GROUP, FORM, IS_GATED,
                     )  # fmt: skip
             else:
                 mbarrier.wait(full.index(slot), phase, pred=step + 1 < steps)
-                stored, word = _read_block(
+                stored, word = read_block(
                     w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED
                 )
             products = warpgroup_mma_wait(0, deps=[pending])
@@ -388,7 +206,7 @@ def _finish(
     else:
         CELLS: gl.constexpr = total.shape[0] * total.shape[1]
         of_products: gl.constexpr = total.type.layout
-        tile, piece = unit % num_tiles * _GROUPS + group, unit // num_tiles
+        tile, piece = unit % num_tiles * GROUPS + group, unit // num_tiles
         line = gl.arange(0, total.shape[0], layout=gl.SliceLayout(1, of_products))
         each_row = gl.arange(0, total.shape[1], layout=gl.SliceLayout(0, of_products))
         cell = line[:, None] * total.shape[1] + each_row[None, :]
@@ -414,7 +232,7 @@ def _store(
     TYPE: gl.constexpr = out.dtype.element_ty
     ROWS: gl.constexpr = total.shape[1]
     OUTPUTS: gl.constexpr = 32 if IS_GATED else 64
-    total = _in_line_order(total, IS_GATED, _is_turned(KIND))
+    total = in_line_order(total, IS_GATED, is_turned(KIND))
     if IS_GATED:
         gate, up = gl.split(total.reshape((2, 32, ROWS)).permute((1, 2, 0)))
         total = swiglu_of(gate, up, TYPE)
@@ -469,14 +287,14 @@ def _turns_kernel(
     word_parts = gl.allocate_shared_memory(
         gl.int32, [STAGES * _PARTS, 1, _LINES], words_of_blocks.layout
     )
-    w_tiles = parts._reinterpret(codes.dtype, [STAGES * _GROUPS, 2 * _LINES, WIDTH], codes.layout)
+    w_tiles = parts._reinterpret(codes.dtype, [STAGES * GROUPS, 2 * _LINES, WIDTH], codes.layout)
     of_words: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    word_tiles = word_parts._reinterpret(gl.int32, [STAGES * _GROUPS, 2 * _LINES], of_words)
+    word_tiles = word_parts._reinterpret(gl.int32, [STAGES * GROUPS, 2 * _LINES], of_words)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
         mbarrier.init(full.index(slot), count=1)
-        mbarrier.init(free.index(slot), count=_GROUPS)
+        mbarrier.init(free.index(slot), count=GROUPS)
     gl.warp_specialize(
         [
             (_multiply_units, (
