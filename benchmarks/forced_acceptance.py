@@ -13,6 +13,7 @@ _GOLDEN = 0x9E3779B9  # distance of neighbouring rows, so that their fractions d
 _MAX_ROWS = 4096  # more than a step has
 _SPREAD = 0x85EBCA6B  # neighbouring rows begin far apart
 _MOST_DEPTHS = 64  # more than a path has
+_HASH_FIRST, _HASH_SECOND = 0x85EBCA6B, 0xC2B2AE35
 
 
 class ForcedVerifier:
@@ -83,29 +84,43 @@ class ForcedVerifier:
 
 
 class ChanceVerifier(ForcedVerifier):
-    """Accepts every draft of a path with the same chance, so that shorter paths emit less.
+    """Accepts every draft after an accepted one with the same chance, so that shorter paths emit
+    less.
 
-    A full chain of `steps` drafts emits `mean_emitted` tokens on average. The clock of a row goes
-    through all chances evenly (a Weyl sequence): no random numbers are drawn.
+    The clock of a row is a counter whose hashed values are its draws: independent of each other,
+    and the same again after `restart`. Both are data on the device, so captured steps stay valid.
     """
 
-    def __init__(self, mean_emitted: float, *, steps: int, device: torch.device) -> None:
-        super().__init__(mean_emitted, device=device)
+    def __init__(self, chance: float, *, device: torch.device) -> None:
+        super().__init__(1.0, device=device)
         self._pace = _GOLDEN
         self._clock.mul_(_SPREAD).remainder_(_ONE)
-        chance = accept_chance(mean_emitted, steps=steps)
+        self._first = self._clock.clone()
+        self._levels = torch.zeros(_MOST_DEPTHS, dtype=torch.int64, device=device)
+        self.restart(chance)
+
+    def restart(self, chance: float) -> None:
+        """Begin the draws again, with this chance from now on. No step may be in flight."""
         levels = [round(chance**depth * _ONE) for depth in range(1, _MOST_DEPTHS + 1)]
-        self._levels = torch.tensor(levels, dtype=torch.int64, device=device)
+        self._levels.copy_(torch.tensor(levels, dtype=torch.int64))
+        self._clock.copy_(self._first)
 
     @property
     def _thresholds(self) -> torch.Tensor:  # [_MOST_DEPTHS] fixed point
-        """The draft at depth d is accepted while the clock is below the chance of all up to d."""
+        """The draft at depth d is accepted while the draw is below the chance of all up to d."""
         return self._levels
 
     def _tick(self, num_rows: int) -> torch.Tensor:
         clock = self._clock[:num_rows]
         clock.add_(self._pace).bitwise_and_(_ONE - 1)
-        return 1 + (clock[:, None] < self._levels).sum(1)
+        return 1 + (_hashed(clock)[:, None] < self._levels).sum(1)
+
+
+def _hashed(clock: torch.Tensor) -> torch.Tensor:  # [rows] int64, both of 32 bits
+    """The finalizer of MurmurHash3: every bit of a value depends on all bits of the clock."""
+    value = (clock ^ (clock >> 16)) * _HASH_FIRST & (_ONE - 1)
+    value = (value ^ (value >> 13)) * _HASH_SECOND & (_ONE - 1)
+    return value ^ (value >> 16)
 
 
 def accept_chance(mean_emitted: float, *, steps: int) -> float:

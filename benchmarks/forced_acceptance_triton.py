@@ -16,6 +16,14 @@ _NODES = 16  # at least: more than most trees have
 _POINTERS, _SIZES = range(10), range(10, 17)
 
 
+@triton.jit
+def _hashed(clock):
+    """As `_hashed` of forced_acceptance.py."""
+    value = ((clock ^ (clock >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    value = ((value ^ (value >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return value ^ (value >> 16)
+
+
 @triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=_POINTERS)
 def _agree_kernel(
     tokens,
@@ -47,7 +55,7 @@ def _agree_kernel(
     tl.store(clock + row, due & 0xFFFFFFFF)
     if DEPTHS:
         levels = tl.load(thresholds + tl.arange(0, DEPTHS))
-        most_accepted = tl.sum(((due & 0xFFFFFFFF) < levels).to(tl.int64), axis=0)
+        most_accepted = tl.sum((_hashed(due & 0xFFFFFFFF) < levels).to(tl.int64), axis=0)
     else:
         most_accepted = (due >> 32) - 1
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.churn.random_churn import RandomChurn
-from benchmarks.forced_acceptance import ChanceVerifier
+from benchmarks.forced_acceptance import ChanceVerifier, accept_chance
 from benchmarks.steps.bench_engines import (
     BenchTarget,
     Drafting,
@@ -67,5 +67,6 @@ def _drafting(target: BenchTarget, body: Body, load: RandomChurn, way: Way) -> D
     assert isinstance(drafting.kind, ModelDraft)
     kind = replace(drafting.kind, is_adaptive=way == "adaptive")
     # Adaptive drafting also runs shorter chains, which must emit less than the whole chain.
-    verifier = ChanceVerifier(load.emitted, steps=steps, device=target.device)
+    chance = accept_chance(load.emitted, steps=steps)
+    verifier = ChanceVerifier(chance, device=target.device)
     return replace(drafting, kind=kind, verifier=verifier)

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 
-from benchmarks.forced_acceptance import ChanceVerifier
+from benchmarks.forced_acceptance import ChanceVerifier, accept_chance
 from benchmarks.steps.bench_engines import BenchTarget, build, head_drafting, load_bench_target
 from benchmarks.steps.body import find_body
 from benchmarks.steps.steady_rows import Steady, measure_steady
@@ -35,7 +35,8 @@ def time_rungs(
 ) -> Iterator[tuple[Rung, Steady]]:
     """Every rung of both ladders, one engine for all of them."""
     tree = Tree(steps=_BUDGET.steps, topk=1, nodes=_BUDGET.nodes, mean_emitted=_EMITTED)
-    verifier = ChanceVerifier(_EMITTED, steps=_BUDGET.steps, device=target.device)
+    chance = accept_chance(_EMITTED, steps=_BUDGET.steps)
+    verifier = ChanceVerifier(chance, device=target.device)
     drafting = replace(head_drafting(target, tree, draft_vocab=draft_vocab), verifier=verifier)
     context = case.prompt + _BUDGET.nodes * (steps + 2 * SKIPPED)
     loaded = build(target, drafting, rows=case.rows, context=context)

@@ -85,12 +85,38 @@ def test_a_fraction_alternates_between_its_neighbours_and_is_kept_by_each_row_an
 def test_by_chance_a_whole_chain_emits_the_mean_and_shorter_ones_less(mean, steps):
     chance = accept_chance(mean, steps=steps)
     for nodes in range(1, steps + 2):
-        verifier = ChanceVerifier(mean, steps=steps, device=CPU)
-        tree = chain(torch.arange(nodes).expand(16, nodes))
-        rounds = [verifier(tree, tree.tokens, nodes).num_accepted + 1 for _ in range(400)]
+        emitted = rounds_by_chance(ChanceVerifier(chance, device=CPU), nodes=nodes, rounds=400)
         expected = sum(chance**depth for depth in range(nodes))
-        assert torch.stack(rounds).double().mean().item() == pytest.approx(expected, abs=0.03)
+        assert emitted.double().mean().item() == pytest.approx(expected, abs=0.03)
     assert expected == pytest.approx(mean)
+
+
+def test_draws_by_chance_do_not_depend_on_the_draws_before_nor_on_other_rows():
+    emitted = rounds_by_chance(ChanceVerifier(0.5, device=CPU), nodes=2, rounds=4000)
+    is_accepted = emitted == 2  # [rounds, rows]
+    for later, earlier in (
+        (is_accepted[1:], is_accepted[:-1]),
+        (is_accepted[2:], is_accepted[:-2]),
+        (is_accepted[:, 1:], is_accepted[:, :-1]),
+    ):
+        assert later[earlier].double().mean().item() == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_restart_begins_the_same_draws_again_with_another_chance():
+    verifier = ChanceVerifier(0.5, device=CPU)
+    first = rounds_by_chance(verifier, nodes=5, rounds=20)
+    verifier.restart(0.5)
+    assert torch.equal(rounds_by_chance(verifier, nodes=5, rounds=20), first)
+    verifier.restart(0.9)
+    easier = rounds_by_chance(verifier, nodes=5, rounds=20)
+    assert (easier >= first).all()  # the same draws, and every draft has a better chance
+    assert easier.sum() > 1.5 * first.sum()
+
+
+def rounds_by_chance(verifier, *, nodes, rounds):  # [rounds, 16] tokens that were emitted
+    tree = chain(torch.arange(nodes).expand(16, nodes))
+    found = [verifier(tree, tree.tokens, nodes).num_accepted + 1 for _ in range(rounds)]
+    return torch.stack(found)
 
 
 def test_less_than_one_token_cannot_be_emitted():
