@@ -9,6 +9,7 @@ from benchmarks.commands import (
     churn_command,
     host_command,
     mixed_command,
+    never_slower_command,
     ranks_command,
     roles_command,
     step_commands,
@@ -29,6 +30,7 @@ app.command("blocks")(blocks_command.blocks)
 app.command("prefill")(step_commands.prefill)
 app.command("mixed")(mixed_command.mixed)
 app.command("churn")(churn_command.churn)
+app.command("never-slower")(never_slower_command.never_slower)
 app.command("host")(host_command.host)
 app.command("ranks")(ranks_command.ranks)
 app.command("roles")(roles_command.roles)

@@ -25,7 +25,12 @@ class RandomChurn:
 
     def prompts(self, *, vocab: int) -> Iterator[tuple[int, ...]]:
         """A prompt of random ids for every request."""
-        draw = random.Random(_SEED)
-        for _ in range(self.work.requests):
-            length = draw.randint(max(1, self.prompt // 2), self.prompt + self.prompt // 2)
-            yield tuple(draw.randrange(vocab) for _ in range(length))
+        return random_prompts(self.work.requests, mean=self.prompt, vocab=vocab)
+
+
+def random_prompts(num: int, *, mean: int, vocab: int) -> Iterator[tuple[int, ...]]:
+    """Random ids; lengths are between half and one and a half of the mean."""
+    draw = random.Random(_SEED)
+    for _ in range(num):
+        length = draw.randint(max(1, mean // 2), mean + mean // 2)
+        yield tuple(draw.randrange(vocab) for _ in range(length))

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from outrider.engine.draft_policy import DraftPolicy
-from outrider.engine.engine import Engine
+from outrider.bench.policy_engine import PolicyEngine
 from outrider.kv.kv_pool import PageFamily
 from outrider.models.model_config import AnyAttention
 from outrider.runtime.draft_kinds import DraftKind, DraftRoom
@@ -11,7 +10,7 @@ from outrider.spec.drafter import Drafter
 from outrider.wire.runner_facts import DraftFacts
 
 
-class BenchEngine(Engine):
+class BenchEngine(PolicyEngine):
     """An engine whose prompts can be marked as cached."""
 
     def pretend_cached(self, tokens: tuple[int, ...]) -> None:
@@ -22,10 +21,6 @@ class BenchEngine(Engine):
         for start in range(lease.cached, len(tokens), cache.page_size):  # as chunks would run
             cache.slide(lease, oldest=start, num_tokens=start + cache.page_size)
         cache.close(lease, tokens)
-
-    def use_policy(self, policy: DraftPolicy) -> None:
-        """Draft as this policy says, from the next step on."""
-        self._scheduler._policy = policy
 
 
 class DraftWithPools:

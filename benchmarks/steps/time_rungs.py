@@ -12,22 +12,11 @@ from benchmarks.steps.bench_engines import BenchTarget, build, head_drafting, lo
 from benchmarks.steps.body import find_body
 from benchmarks.steps.steady_rows import Steady, measure_steady
 from benchmarks.steps.step_args import SKIPPED, Case, Place, Tree
-from outrider.engine.draft_policy import WholeBudget
+from outrider.bench.policy_engine import RungsInTurn
 from outrider.wire.draft_budget import Budget, Rung, ladder_of
 
 _BUDGET = Budget(steps=5, topk=1, nodes=6)
 _EMITTED = 2.9  # tokens of a round with the whole budget
-
-
-class FixedRung(WholeBudget):
-    """The same rung in every step."""
-
-    def __init__(self, rung: Rung) -> None:
-        self._rung = rung
-
-    def choose(self, step: int, *, num_rows: int, num_prompt: int) -> Rung:
-        del step, num_rows, num_prompt
-        return self._rung
 
 
 def time_rungs(
@@ -42,7 +31,7 @@ def time_rungs(
     loaded = build(target, drafting, rows=case.rows, context=context)
     alone, shared = (ladder_of(_BUDGET, is_shared=is_shared) for is_shared in (False, True))
     for rung in dict.fromkeys((*alone, *shared)):
-        loaded.engine.use_policy(FixedRung(rung))
+        loaded.engine.use_policy(RungsInTurn(rung))
         yield rung, measure_steady(loaded, case, steps=steps)
 
 

@@ -6,13 +6,29 @@ from pathlib import Path
 import pytest
 
 from outrider.bench.adaptive.adaptive_args import choose_texts
-from outrider.bench.adaptive.run_adaptive import in_turn
+from outrider.bench.adaptive.run_adaptive import in_turn, warm_rungs
 from outrider.bench.adaptive.timed_round import AdaptiveCell, RoundTime, TimedRound
+from outrider.bench.churn.churn_args import ChurnPlace
 from outrider.bench.churn.churn_run import ChurnTokens
+from outrider.bench.churn.observed_runner import ObservedRunner
+from outrider.bench.shared_target import build_runner, load_shared_draft, load_shared_target
 from outrider.cli.main import run
+from outrider.config.draft_config import DraftConfig
 from outrider.errors import ConfigError
 
 TOKENS = ChurnTokens(emitted=4, rounds=3, drafted=2, accepted=1)
+
+
+class StoredBatches(ObservedRunner):
+    """Stores the batches that it passes on."""
+
+    def __init__(self, runner):
+        super().__init__(runner)
+        self.batches = []
+
+    def submit(self, batch):
+        self.batches.append(batch)
+        return super().submit(batch)
 
 
 def cell_of(seconds, answers=()):
@@ -60,6 +76,22 @@ def test_the_best_way_may_be_a_fixed_budget_or_plain_decoding():
 def test_answers_that_differ_from_plain_decoding_are_counted():
     assert cell_of(SECONDS).num_different == 0
     assert cell_of(SECONDS, {"2 drafts": (1, 3)}).num_different == 1
+
+
+def test_a_warm_up_runs_every_rung_of_adaptive_drafting_alone_and_shared(tiny_folder: Path):
+    place = ChurnPlace(dtype="float32", device="cpu")
+    target = load_shared_target(tiny_folder, place, context=120)
+    draft = DraftConfig(drafter="ngram", steps=4, topk=1, nodes=5, adaptive=True)
+    runner, facts = build_runner(target, load_shared_draft(target, draft), rows=5)
+    stored = StoredBatches(runner)
+    warm_rungs(stored, facts, (3, 4) * 20, rows=5)
+    rounds = [batch.decodes for batch in stored.batches if len(batch.decodes) == 5]
+    drafts = [each.most_drafts // 5 for each in rounds]  # of a row on average
+    assert {0, 1, 2, 4} <= set(drafts)
+    deepest = [max(budget.steps for budget in each.budgets) for each in rounds]
+    assert (2, 3) in zip(drafts, deepest, strict=True)  # rows share drafts of larger trees
+    new = [each for batch in stored.batches for each in batch.admissions]
+    assert {each.sampling.temperature for each in new} == {0.0, 1.0}
 
 
 def test_ways_run_forwards_and_backwards_in_turn():

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from outrider.bench.adaptive.timed_round import ADAPTIVE, PLAIN, AdaptiveCell, TimedRound
+from outrider.bench.never_slower import LEAST_TO_BEST, LEAST_TO_PLAIN, show_ratio
 from outrider.bench.report import (
     ReportPrinter,
     SettingLine,
@@ -33,7 +34,8 @@ def print_adaptive(setting: Sequence[SettingLine], cells: Sequence[AdaptiveCell]
         "first: speed of adaptive drafting over plain decoding in first rounds of engines, and\n"
         "the lowest of them; later: in other rounds; by CPU: in all, by the time of processors;\n"
         "to best: over the fastest of plain decoding and fixed budgets; s: mean of a round;\n"
-        "tokens/round: the most that one of the ways emitted"
+        "tokens/round: the most that one of the ways emitted\n"
+        f"**: below {LEAST_TO_PLAIN} of plain decoding, or {LEAST_TO_BEST} of the best way"
     )
 
 
@@ -50,11 +52,11 @@ def _row(cell: AdaptiveCell) -> tuple[str, ...]:
         f"{cell.most_emitted:.2f}",
         f"{cell.seconds(PLAIN):.2f}",
         f"{cell.seconds(ADAPTIVE):.2f}",
-        f"{cell.first:.3f}",
+        show_ratio(cell.first, least=LEAST_TO_PLAIN),
         f"{min(cell.ratios(is_first=True)):.3f}",
-        "" if cell.later is None else f"{cell.later:.3f}",
+        "" if cell.later is None else show_ratio(cell.later, least=LEAST_TO_PLAIN),
         f"{cell.cpu:.3f}",
-        f"{cell.to_best:.3f}",
+        show_ratio(cell.to_best, least=LEAST_TO_BEST),
         cell.best_way,
     )
 

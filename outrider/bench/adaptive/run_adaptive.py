@@ -1,6 +1,7 @@
 """Runs rounds of requests on fresh engines, all ways in turn, so that noise hits all alike."""
 
 import gc
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from outrider.bench.adaptive.timed_round import (
     TimedRound,
 )
 from outrider.bench.churn.run_churn import TokenIds, answer_requests, endless_request
+from outrider.bench.policy_engine import PolicyEngine, RungsInTurn
 from outrider.bench.shared_target import (
     SharedDraft,
     SharedTarget,
@@ -25,11 +27,12 @@ from outrider.config.draft_config import NO_DRAFT, DraftConfig, resolve_budget
 from outrider.engine.engine import Engine
 from outrider.wire.draft_budget import Budget, ladder_of
 from outrider.wire.row_sampling import RowSampling
+from outrider.wire.runner_facts import RunnerFacts, StepRunner
 from outrider.wire.submission import Submission
 
 Note = Callable[[str], None]  # called with the name of every run as it begins
 Ways = Mapping[str, SharedDraft]  # by name, plain decoding first
-_WARM_TOKENS = 4
+_WARM_TEMPERATURES = (0.0, 1.0)  # greedy rows run other functions than sampled ones
 
 
 def load_ways(target: SharedTarget, draft: DraftConfig, *, has_fixed: bool) -> Ways:
@@ -51,10 +54,23 @@ def load_ways(target: SharedTarget, draft: DraftConfig, *, has_fixed: bool) -> W
 def warm_up(target: SharedTarget, ways: Ways, prompt: TokenIds, *, rows: int) -> None:
     """Load compiled functions and touch the weights, on engines that do not count."""
     for draft in ways.values():
-        engine = Engine(*build_runner(target, draft, rows=rows))
-        sampling = RowSampling(seed=0, temperature=1.0)
+        runner, facts = build_runner(target, draft, rows=rows)
+        for num_rows in {1, rows}:  # one row runs other functions than many
+            warm_rungs(runner, facts, prompt, rows=num_rows)
+
+
+def warm_rungs(runner: StepRunner, facts: RunnerFacts, prompt: TokenIds, *, rows: int) -> None:
+    """Run steps with every rung that adaptive drafting chooses from. It would begin with plain
+    steps, and the first drafts would wait for compilers in a round that counts.
+    """
+    engine, draft = PolicyEngine(runner, facts), facts.draft
+    rungs = (ladder_of(draft.budget, is_shared=shared) for shared in {False, draft.is_ranked})
+    policy = RungsInTurn(*dict.fromkeys(itertools.chain(*rungs)))
+    engine.use_policy(policy)
+    for temperature in _WARM_TEMPERATURES:
+        sampling = RowSampling(seed=0, temperature=temperature)
         requests = [
-            endless_request(str(row), prompt, sampling, max_tokens=_WARM_TOKENS)
+            endless_request(str(row), prompt, sampling, max_tokens=1 + policy.most_emitted)
             for row in range(rows)
         ]
         answer_requests(engine, requests, rows=rows)

@@ -25,15 +25,17 @@ def bench_adaptive(
     """Measure, print, and write the JSON file if one is wanted."""
     set_threads(threads)
     work = args.work
-    num_runs = 1 + len(work.rows) * len(args.texts) * work.starts
-    with run_bar(num_runs) as note:
-        cells = tuple(_cells(folder, args, note))
     machine = this_machine(has_busy_neighbour=False)
     settings = bench_settings(folder, args.place, NO_DRAFT, rows=1, context=work.answer)
+    setting = {"model": model, "dtype": settings.dtype, "device": settings.device}
+    described, cells = _describe(setting, args, machine), list[AdaptiveCell]()
+    num_runs = 1 + len(work.rows) * len(args.texts) * work.starts
+    with run_bar(num_runs) as note:
+        for cell in _cells(folder, args, note):
+            cells.append(cell)  # and written: a benchmark that is ended keeps what it measured
+            write_report(json_path, described | describe_adaptive(cells))
     where = f"{settings.dtype} on {settings.device}"
     print_adaptive(list(_setting(model, args, machine, where)), cells)
-    setting = {"model": model, "dtype": settings.dtype, "device": settings.device}
-    write_report(json_path, _describe(setting, args, machine) | describe_adaptive(cells))
 
 
 def _cells(folder: Path, args: AdaptiveArgs, note: Note) -> Iterator[AdaptiveCell]:

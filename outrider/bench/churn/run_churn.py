@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from outrider.bench.churn.churn_run import ChurnRun, ChurnTokens, LoadTime
 from outrider.bench.churn.churn_work import ChurnWork
@@ -13,7 +13,7 @@ from outrider.runtime.runner import Runner
 from outrider.wire.draft_budget import UNBOUNDED
 from outrider.wire.row_sampling import RowSampling
 from outrider.wire.runner_facts import RunnerFacts
-from outrider.wire.submission import Limits, Progress, Submission
+from outrider.wire.submission import Limits, Progress, RequestUpdate, Submission
 
 TokenIds = tuple[int, ...]
 Note = Callable[[str], None]  # called with the name of every load as it begins
@@ -57,29 +57,47 @@ def take_prompts(prompts: Sequence[TokenIds], num: int) -> list[TokenIds]:
     return list(itertools.islice(itertools.cycle(prompts), num))
 
 
+def keep_busy(
+    engine: Engine, requests: Iterable[Submission], *, rows: int
+) -> Iterator[tuple[RequestUpdate, ...]]:
+    """The updates of every step, until all requests are answered; one comes when another ends."""
+    waiting, num_live = iter(requests), 0
+    while True:
+        for request in itertools.islice(waiting, rows - num_live):
+            engine.add(request)
+            num_live += 1
+        if not num_live:
+            return
+        updates = engine.step()
+        for update in updates:
+            if update.finish == "error":
+                raise CapacityError(f"an answer broke off: {update.reason}")
+            num_live -= update.finish != "running"
+        yield updates
+
+
 def answer_requests(
     engine: Engine, requests: Sequence[Submission], *, rows: int
 ) -> tuple[ChurnTokens, dict[str, TokenIds]]:
-    """Answer all requests; one comes when another one ends. Also returns the answers, by id."""
-    num_added, answers = 0, dict.fromkeys((each.request_id for each in requests), TokenIds())
-    ended: list[Progress] = []
-    while len(ended) < len(requests):
-        while num_added < len(requests) and num_added - len(ended) < rows:
-            engine.add(requests[num_added])
-            num_added += 1
-        for update in engine.step():
+    """Answer all requests. Also returns the answers, by id."""
+    answers = dict.fromkeys((each.request_id for each in requests), TokenIds())
+    last: dict[str, Progress] = {}
+    for updates in keep_busy(engine, requests, rows=rows):
+        for update in updates:
             answers[update.request_id] += tuple(update.tokens)
-            if update.finish == "error":
-                raise CapacityError(f"an answer broke off: {update.reason}")
-            if update.finish != "running":
-                ended.append(update.progress)
-    tokens = ChurnTokens(
-        emitted=sum(map(len, answers.values())),
-        rounds=sum(each.rounds for each in ended),
-        drafted=sum(each.drafted for each in ended),
-        accepted=sum(each.num_accepted for each in ended),
+            last[update.request_id] = update.progress
+    return sum_tokens(sum(map(len, answers.values())), last.values()), answers
+
+
+def sum_tokens(emitted: int, requests: Iterable[Progress]) -> ChurnTokens:
+    """The sums over these requests, which emitted so many tokens."""
+    known = tuple(requests)
+    return ChurnTokens(
+        emitted=emitted,
+        rounds=sum(each.rounds for each in known),
+        drafted=sum(each.drafted for each in known),
+        accepted=sum(each.num_accepted for each in known),
     )
-    return tokens, answers
 
 
 def endless_request(

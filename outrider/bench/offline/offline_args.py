@@ -54,15 +54,16 @@ def parse_dtypes(values: Iterable[str]) -> tuple[Dtype, ...]:
 
 def parse_batches(value: str) -> tuple[int, ...]:
     """Batch sizes from a comma list, in the order given."""
-    return _parse_counts("--batch", value)
+    return parse_counts("--batch", value)
 
 
 def parse_rows(value: str) -> tuple[int, ...]:
     """Numbers of rows from a comma list, in the order given."""
-    return _parse_counts("--rows", value)
+    return parse_counts("--rows", value)
 
 
-def _parse_counts(flag: str, value: str) -> tuple[int, ...]:
+def parse_counts(flag: str, value: str) -> tuple[int, ...]:
+    """Numbers of 1 or more from the comma list of a flag, in the order given."""
     names = split_list(value)
     if not names or not all(name.isascii() and name.isdigit() and int(name) for name in names):
         raise ConfigError(f"{flag} has {value!r}; use numbers of 1 or more, such as 1,8,32")

@@ -1,0 +1,1 @@
+"""`python -m benchmarks never-slower`: adaptive drafting, plain decoding and fixed chains."""
