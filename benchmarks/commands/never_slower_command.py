@@ -41,6 +41,10 @@ def never_slower(
         float,
         typer.Option(help="Seconds of the whole run; loads that do not fit are left out. 0: none."),
     ] = 400.0,
+    keep_engines: Annotated[
+        bool,
+        typer.Option("--keep-engines", help="Do not learn anew in every load: keep the engines."),
+    ] = False,
     place_flags: PlaceFlags,
     json_file: JsonFlag = None,
     markdown: Annotated[
@@ -69,6 +73,7 @@ def never_slower(
         limits=NeverLimits(
             prompt=prompt, answer=answer, steady_answer=steady_answer, seconds=seconds
         ),
+        keeps_engines=keep_engines,
     )
     place = replace(place_flags.place(), captures_at_start=True)
     chosen = find_body(body, layers=layers)

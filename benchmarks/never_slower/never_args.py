@@ -58,6 +58,7 @@ class NeverWork:
     texts: tuple[TextLevel, ...]
     chains: tuple[int, ...]  # draft steps, ascending; adaptive drafting chooses up to the last
     limits: NeverLimits
+    keeps_engines: bool  # one engine of each way for all loads; else a new one for every load
 
     @property
     def most_rows(self) -> int:

@@ -49,6 +49,10 @@ def start_engines(target: BenchTarget, work: NeverWork, *, draft_vocab: int) -> 
     """Start them all. The whole chain runs on the runner of adaptive drafting, which has captured
     its shapes; shorter chains have their own runners.
     """
+
+    def way(name: str, loaded: LoadedEngine, facts: RunnerFacts) -> LoadedWay:
+        return LoadedWay(name, loaded.runner, facts, keeps=work.keeps_engines)
+
     verifier, whole = ChanceVerifier(0.5, device=target.device), work.chains[-1]
     drafting = head_drafting(target, _chain(whole), draft_vocab=draft_vocab)
     assert isinstance(drafting.kind, ModelDraft), "a head is one"
@@ -59,13 +63,13 @@ def start_engines(target: BenchTarget, work: NeverWork, *, draft_vocab: int) -> 
     for steps in work.chains[:-1]:
         shorter = replace(drafting.kind, budget=budget_of(_chain(steps)))
         loaded = _start(target, Drafting(kind=shorter, verifier=verifier), work)
-        chains.append(_way(chain_name(steps), loaded, loaded.engine.facts))
-    chains.append(_way(chain_name(whole), adaptive, _always(adaptive.engine.facts)))
+        chains.append(way(chain_name(steps), loaded, loaded.engine.facts))
+    chains.append(way(chain_name(whole), adaptive, _always(adaptive.engine.facts)))
     gc.collect()
     gc.freeze()  # a collection in the middle of a load passes over models and graphs
     return NeverEngines(
-        plain=_way(PLAIN, plain, plain.engine.facts),
-        drafted=(*chains, _way(ADAPTIVE, adaptive, adaptive.engine.facts)),
+        plain=way(PLAIN, plain, plain.engine.facts),
+        drafted=(*chains, way(ADAPTIVE, adaptive, adaptive.engine.facts)),
         verifier=verifier,
         device=target.device,
     )
@@ -81,10 +85,6 @@ def _chain(steps: int) -> Tree:
 
 def _start(target: BenchTarget, drafting: Drafting, work: NeverWork) -> LoadedEngine:
     return build(target, drafting, rows=work.most_rows, context=work.limits.longest + _SPARE)
-
-
-def _way(name: str, loaded: LoadedEngine, facts: RunnerFacts) -> LoadedWay:
-    return LoadedWay(name=name, runner=loaded.runner, facts=facts)
 
 
 def _always(facts: RunnerFacts) -> RunnerFacts:

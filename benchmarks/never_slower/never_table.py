@@ -106,7 +106,7 @@ def markdown_of(cells: Sequence[NeverCell], dropped: Sequence[str]) -> str:
 def describe_never(
     runs: Sequence[TimedRun], cells: Sequence[NeverCell], dropped: Sequence[str]
 ) -> dict[str, Any]:
-    """Every number, without single steps."""
+    """Every number; single steps of adaptive drafting alone, to see how it learns."""
     return {
         "least": {"to_plain": LEAST_TO_PLAIN, "to_best": LEAST_TO_BEST},
         "dropped": list(dropped),
@@ -131,7 +131,9 @@ def _describe_cell(cell: NeverCell) -> dict[str, Any]:
 def _describe_run(timed: TimedRun) -> dict[str, Any]:
     run = timed.run
     described = describe_record(run, "tokens_per_s", "eager_rate")
-    described["steps"] = len(run.steps)
+    described["num_steps"] = len(run.steps)
+    if run.way != ADAPTIVE:
+        del described["steps"]
     described["drafted_steps"] = sum(step.decode_tokens > run.rows for step in run.steps)
     described["tokens"] = describe_record(run.tokens, "per_round", "accepted_rate")
     return {**describe_record(timed.place), "text": timed.text, **described}

@@ -129,13 +129,13 @@ def _runs(
 
 
 def _setting(body: Body, work: NeverWork) -> Iterator[SettingLine]:
-    limits = work.limits
+    limits, engines = work.limits, "kept" if work.keeps_engines else "fresh"
     yield (
         "model",
         f"{body.name}, random weights; each draft is accepted with the chance of the text",
     )
     yield (
         "loads",
-        f"prompts of {limits.prompt} tokens on average, churn: answers of {limits.answer}; every "
-        "load has a fresh engine",
+        f"prompts of {limits.prompt} tokens on average, churn: answers of {limits.answer}; "
+        f"{engines} engines",
     )

@@ -1,4 +1,4 @@
-"""A load on a fresh engine for some time: rows that only decode, or requests that come and go.
+"""A load for some time: rows that only decode, or requests that come and go.
 
 A steady load has one request for each row. Its clock starts when all rows have begun, and stops
 early when a row ends. Under churn it starts with the first step, and as many requests are in the
@@ -8,7 +8,7 @@ engine until the end: there is no part with few rows left.
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 
 from benchmarks.never_slower.never_args import LoadPlace, NeverLimits
 from outrider.bench.churn.churn_run import ChurnRun, ChurnTokens, LoadTime
@@ -23,13 +23,27 @@ from outrider.wire.submission import Progress, RequestUpdate, Submission
 _GREEDY = RowSampling(seed=0, temperature=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedWay:
-    """A way to decode: a runner, and facts by which an engine decodes in this way."""
+    """A way to decode. Owns its engine, which is a new one for every load unless it is kept."""
 
-    name: str
-    runner: Runner
-    facts: RunnerFacts
+    def __init__(self, name: str, runner: Runner, facts: RunnerFacts, *, keeps: bool) -> None:
+        self.name, self.runner = name, runner
+        self.observed = ObservedRunner(runner)
+        self._facts, self._keeps = facts, keeps
+        self._engine: Engine | None = None  # the kept one, after the first load
+
+    @contextmanager
+    def opened(self) -> Iterator[Engine]:
+        """The engine of a load; all requests of the load end with it."""
+        engine = self._engine or Engine(self.observed, self._facts)
+        yield engine
+        engine.abort_all()
+        while engine.has_work:
+            engine.step()
+        if self._keeps:
+            self._engine = engine
+        else:
+            self.runner.restart()  # the next engine finds no row, as after a start
 
 
 def time_load(
@@ -40,25 +54,20 @@ def time_load(
     *,
     seconds: float,
 ) -> ChurnRun:
-    """Run a load on an engine that knows nothing about its device or the text."""
-    observed = ObservedRunner(way.runner)
-    engine, window = Engine(observed, way.facts), _Window(observed, way.runner)
+    """Run a load; a fresh engine knows nothing about its device or the text."""
+    window = _Window(way.observed, way.runner)
     is_steady, begun = place.kind == "steady", set[str]()
     requests = _steady(prompts, place, limits) if is_steady else _churn(prompts, place, limits)
-    for updates in keep_busy(engine, requests, rows=place.rows):
-        window.note(updates)
-        if is_steady and len(begun) < place.rows:
-            begun.update(each.request_id for each in updates)
-            if len(begun) == place.rows:
-                window.begin()
-        elif window.passed_s >= seconds or (is_steady and _has_end(updates)):
-            break
-    run = window.end(way.name, rows=place.rows)
-    engine.abort_all()
-    while engine.has_work:
-        engine.step()
-    way.runner.restart()  # the next engine finds no row, as after a start
-    return run
+    with way.opened() as engine:
+        for updates in keep_busy(engine, requests, rows=place.rows):
+            window.note(updates)
+            if is_steady and len(begun) < place.rows:
+                begun.update(each.request_id for each in updates)
+                if len(begun) == place.rows:
+                    window.begin()
+            elif window.passed_s >= seconds or (is_steady and _has_end(updates)):
+                break
+        return window.end(way.name, rows=place.rows)
 
 
 class _Window:
