@@ -13,7 +13,7 @@ import torch
 
 from outrider.ops.graph_break import Call, capturing, handle_breaks
 from outrider.step.borrowed_tensor import borrow
-from outrider.step.cover_shape import find_cover
+from outrider.step.cover_shape import ShapeCovers
 from outrider.step.plan import StepPlan
 from outrider.step.shape import StepShape
 
@@ -97,10 +97,7 @@ class GraphExecutor:
         self._latest: tuple[StepPlan, _CapturedGraph] | None = None  # what was replayed last
         self._pool = torch.cuda.graph_pool_handle()
         self._refused: set[StepShape] = set()
-        self._covers: dict[StepShape, StepShape] = {}  # of shapes that are not captured
-        # The last shape and its cover: consecutive steps mostly have one shape, and comparing is
-        # faster than hashing.
-        self._last_cover: tuple[StepShape, StepShape] | None = None
+        self._covers = ShapeCovers(self._graphs, self._can_capture)
         self.num_eager = 0
         self.num_uncapturable = 0
 
@@ -109,17 +106,11 @@ class GraphExecutor:
         return len(self._graphs)
 
     def cover(self, shape: StepShape) -> StepShape:
-        """A shape that is captured already, if one has little more padding."""
-        if self._last_cover is None or self._last_cover[0] != shape:
-            self._last_cover = shape, self._find_cover(shape)
-        return self._last_cover[1]
+        """A shape that is captured already, if one has little more padding.
 
-    def _find_cover(self, shape: StepShape) -> StepShape:
-        if shape in self._graphs:
-            return shape
-        if shape not in self._covers:
-            self._covers[shape] = find_cover(shape, self._graphs) or shape
-        return self._covers[shape]
+        A shape that keeps coming becomes its own: then it runs eagerly once and is captured.
+        """
+        return self._covers.next_for(shape)
 
     def prepare(self, program: Callable[[StepPlan], T], plan: StepPlan) -> None:
         """Capture a shape whose kernels are compiled: a step of its kind has run before."""
@@ -163,8 +154,7 @@ class GraphExecutor:
         if self.num_graphs >= MAX_GRAPHS:  # drop the least recently used
             del self._graphs[next(iter(self._graphs))]
         self._graphs[plan.shape] = graph
-        self._covers.clear()
-        self._last_cover = None
+        self._covers.note_capture(plan.shape)
         _log.debug("captured %s with %d breaks", plan.shape, graph.num_breaks)
 
     def _try_capture(

@@ -50,6 +50,17 @@ def test_a_replay_computes_from_what_the_inputs_hold_now(stream):
     assert (executor.num_graphs, executor.num_eager) == (1, 1)
 
 
+def test_a_shape_that_keeps_coming_gets_a_graph_of_its_own(stream):
+    executor = GraphExecutor(lambda shape: True)
+    large, small = Plan([1.0] * 640), Plan([1.0] * 512)
+    executor.run(lambda plan: plan.x * 2, large)
+    covers = [executor.cover(small.shape) for _ in range(17)]
+    assert covers == [large.shape] * 16 + [small.shape]
+    executor.run(lambda plan: plan.x * 2, small)
+    assert executor.cover(small.shape) == small.shape
+    assert (executor.num_graphs, executor.num_eager) == (2, 2)
+
+
 @pytest.mark.parametrize("do_all_agree", [True, False])
 def test_a_capture_is_kept_only_if_all_ranks_have_it(stream, do_all_agree):
     votes = []

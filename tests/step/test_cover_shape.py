@@ -4,8 +4,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from outrider.step.cover_shape import find_cover
+from outrider.step.buckets import device_buckets
+from outrider.step.cover_shape import ShapeCovers, find_cover
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
+from outrider.step.step_sizes import StepSizes
 from outrider.wire.draft_budget import Budget
 
 MIXED = StepShape(
@@ -63,3 +65,64 @@ def test_the_first_tokens_are_free():
     small = replace(MIXED, rows=1, chunk=ChunkShape(rows=9, tokens=3, width=3))
     free = replace(MIXED, rows=4, chunk=ChunkShape(rows=9, tokens=108, width=108))
     assert find_cover(small, [free]) == free
+
+
+def shape_of(*, rows, prompt, chunks=1):
+    """Chains of 3 drafts with prompts beside them, as a GPU pads them."""
+    buckets = device_buckets(page_size=16, max_rows=176, max_chunks=8, reach=512)
+    sizes = StepSizes(
+        decodes=rows,
+        tree=Budget(steps=3, topk=1, nodes=4),
+        drafts=3 * rows,
+        most_cached=100,
+        chunks=chunks,
+        chunk_tokens=prompt,
+        longest_chunk=prompt // chunks,
+        last_chunk_end=prompt // chunks,
+    )
+    return buckets.fit(sizes, sampling_flags=SamplingFlags())
+
+
+def test_a_shape_that_keeps_coming_leaves_its_cover():
+    # Eight rows were captured beside eight prompts of 64 tokens, before one prompt of 448 came.
+    start, shape = shape_of(rows=8, prompt=512, chunks=8), shape_of(rows=8, prompt=448)
+    assert (start.num_query, shape.num_query) == (640, 512)
+    captured = {start}
+    covers = ShapeCovers(captured, lambda _: True)
+    ran = [covers.next_for(shape) for _ in range(20)]
+    assert ran == [start] * 16 + [shape] * 4  # 16 steps had 2,048 tokens of padding
+    captured.add(shape)
+    covers.note_capture(shape)
+    assert covers.next_for(shape) == shape
+
+
+def test_padding_adds_up_over_steps_of_other_shapes():
+    covers = ShapeCovers({wider(MIXED, 200)}, lambda _: True)
+    ran = [covers.next_for(each) for _ in range(90) for each in (MIXED, wider(MIXED, 199))]
+    assert ran[:170] == [wider(MIXED, 200)] * 170  # 85 times 24 tokens of padding
+    assert ran[-2:] == [MIXED, wider(MIXED, 200)]
+
+
+def test_padding_that_is_free_keeps_its_cover():
+    small = replace(MIXED, rows=1, chunk=ChunkShape(rows=9, tokens=3, width=3))
+    free = replace(MIXED, rows=4, chunk=ChunkShape(rows=9, tokens=108, width=108))
+    covers = ShapeCovers({free}, lambda _: True)
+    assert {covers.next_for(small) for _ in range(10_000)} == {free}
+
+
+def test_a_shape_that_cannot_be_captured_keeps_its_cover():
+    refused = set()
+    covers = ShapeCovers({wider(MIXED, 230)}, lambda shape: shape not in refused)
+    ran = [covers.next_for(MIXED) for _ in range(50)]
+    assert ran[-1] == MIXED
+    refused.add(MIXED)  # its capture failed
+    assert covers.next_for(MIXED) == wider(MIXED, 230)
+
+
+def test_a_shape_without_a_cover_is_its_own_until_one_is_captured():
+    captured = set()
+    covers = ShapeCovers(captured, lambda _: True)
+    assert covers.next_for(MIXED) == MIXED
+    captured.add(wider(MIXED, 200))
+    covers.note_capture(wider(MIXED, 200))
+    assert covers.next_for(MIXED) == wider(MIXED, 200)
