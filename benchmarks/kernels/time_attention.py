@@ -1,9 +1,11 @@
 """Times the attention kernels inside CUDA graphs over distinct KV, and sweeps their tiles.
 
 Run on a GPU: python -m benchmarks.kernels.time_attention [--kv-heads 8 --group 4 --head-dim 128]
+[--chains]
 """
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
@@ -236,6 +238,10 @@ TREE_SWEEP = [
         (32, 64, 8, 3),
     ]
 ]
+CHAIN_SWEEP = [
+    DecodeTiles(rows=rows, num_stages=stages)
+    for rows, stages in [(32, 3), (32, 4), (16, 3), (16, 4)]
+]
 PREFILL_SWEEP = [
     prefill.PrefillTiles(rows=rows, keys=keys, num_warps=num_warps, num_stages=stages)
     for rows, keys, num_warps, stages in [
@@ -265,18 +271,29 @@ def sweep(model: AttentionModel) -> None:
         print_prompt(model, prompt, time_prompt(model, prompt, layers, wide), str(astuple(wide)))
 
 
+def sweep_chains(model: AttentionModel) -> None:
+    """Chains of six nodes under tiles that have the same bits."""
+    for rows, context in itertools.product((32, 64), (272, 1000)):
+        case = DecodeCase(rows=rows, context=context, nodes=6)
+        layers = make_layers(model, rows * (context + 2 * PAGE_SIZE))
+        for tiles in CHAIN_SWEEP:
+            seconds = time_decode_rows(model, case, layers, tiles)
+            print_decode_rows(model, case, seconds, str(astuple(tiles)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kv-heads", type=int, default=8)
     parser.add_argument("--group", type=int, default=4)
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--no-sweep", action="store_true")
+    parser.add_argument("--chains", action="store_true", help="only the tiles of chains")
     args = parser.parse_args()
     model = AttentionModel(kv_heads=args.kv_heads, group=args.group, head_dim=args.head_dim)
     begin = time.perf_counter()
-    measure(model)
-    if not args.no_sweep:
-        sweep(model)
+    runs = [measure] if args.no_sweep else [measure, sweep]
+    for run in [sweep_chains] if args.chains else runs:
+        run(model)
     print(f"{time.perf_counter() - begin:.0f} s in all")
 
 
