@@ -89,6 +89,9 @@ class TrainFlags(AnswerFlags):
         Literal["auto", "dense", "flex"], _run_flag("auto: flex on a GPU, else dense.")
     ] = "auto"
     compile: Annotated[bool, _run_flag("Compile layers and loss: faster after a minute.")] = False
+    cache_gb: Annotated[
+        float, _run_flag("Memory for the target's states, which later epochs read.", min=0.0)
+    ] = 0.0
     log_every: Annotated[int, _run_flag("Steps between lines of metrics.jsonl.", min=1)] = 20
     eval_every: Annotated[
         int, _run_flag("Steps between examinations on held-out answers.", min=1)
@@ -161,6 +164,7 @@ class TrainFlags(AnswerFlags):
             epochs=self.epochs,
             budget_s=self.budget_s,
             init_from=self.init_from,
+            cache_gb=self.cache_gb,
         )
 
     def _requested(self) -> "RequestedDevice":

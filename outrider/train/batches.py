@@ -34,23 +34,46 @@ class TrainingBatch:
 
 
 class BatchOrder:
-    """Owns the order of the sequences. Each epoch is a new shuffle of whole sequences."""
+    """Owns the order of the sequences. Each epoch is a new shuffle of whole sequences.
 
-    def __init__(self, packed: PackedDocuments, *, size: int, seed: int) -> None:
+    The target's states of the first `num_kept` sequences may be kept. They share no batch with the
+    others, so that a batch needs the target or does not.
+    """
+
+    def __init__(self, packed: PackedDocuments, *, size: int, seed: int, num_kept: int = 0) -> None:
         if len(packed) < size:
             raise ConfigError(
                 f"the answers fill {len(packed)} sequences and a batch takes {size}; give more "
                 "prompts, or lower --batch or --length"
             )
         self.packed = packed
-        self.per_epoch = len(packed) // size
-        self._size = size
-        self._seed = seed
+        self.num_kept = num_kept if min(num_kept, len(packed) - num_kept) >= size else 0
+        self.per_epoch = sum(part // size for part in self._parts)
+        self._size, self._seed = size, seed
+        self._epoch, self._batches = -1, np.zeros((0, size), dtype=np.int64)  # of the last call
 
     def at(self, step: int) -> PackedDocuments:
+        return self.packed.take(self.numbers_at(step))
+
+    def numbers_at(self, step: int) -> npt.NDArray[np.int64]:  # [size]
+        """Which sequences the batch of a step has."""
         epoch, place = divmod(step, self.per_epoch)
-        order = np.random.default_rng((self._seed, epoch)).permutation(len(self.packed))
-        return self.packed.take(order[place * self._size : (place + 1) * self._size])
+        if epoch != self._epoch:
+            self._batches, self._epoch = self._shuffled(epoch), epoch
+        numbers: npt.NDArray[np.int64] = self._batches[place]
+        return numbers
+
+    @property
+    def _parts(self) -> tuple[int, int]:
+        """Sequences that share batches with their own kind only."""
+        return self.num_kept, len(self.packed) - self.num_kept
+
+    def _shuffled(self, epoch: int) -> npt.NDArray[np.int64]:  # [per_epoch, size]
+        draw = np.random.default_rng((self._seed, epoch))
+        orders = [draw.permutation(part) for part in self._parts]
+        orders[1] += self.num_kept
+        whole = [each[: len(each) // self._size * self._size] for each in orders]
+        return draw.permutation(np.concatenate(whole).reshape(-1, self._size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +101,11 @@ def make_batch(
     trained = trained.reshape(depth, -1) & ((place_of >= 0) | (choice.num == 0))
     rows = [np.flatnonzero(mask) for mask in trained]
     # At depth k row t predicts the token at t + 2 + k. Its teacher is the target's row before that.
-    teacher_rows = np.unique(np.concatenate([each + AHEAD - 1 + k for k, each in enumerate(rows)]))
+    read = [each + AHEAD - 1 + k for k, each in enumerate(rows)]
+    is_teacher = np.zeros(trained.shape[1], dtype=np.bool_)
+    for each in read:
+        is_teacher[each] = True
+    index_of = np.cumsum(is_teacher) - 1  # [batch * length] of the rows that are teachers
     reached = reached_rows(packed) & packed.is_greedy
 
     return TrainingBatch(
@@ -87,11 +114,8 @@ def make_batch(
         positions=device.copy(packed.positions.astype(np.int64)),
         anchors=Anchors(
             rows=tuple(device.copy(each) for each in rows),
-            teacher_index=tuple(
-                device.copy(np.searchsorted(teacher_rows, each + AHEAD - 1 + k))
-                for k, each in enumerate(rows)
-            ),
-            teacher_rows=device.copy(teacher_rows),
+            teacher_index=tuple(device.copy(index_of[each]) for each in read),
+            teacher_rows=device.copy(np.flatnonzero(is_teacher)),
             reached=device.copy(reached.reshape(-1).astype(np.int64)),
             chosen=device.copy(np.maximum(chosen, 0)),
             places=tuple(device.copy(place_of[each]) for each in rows),

@@ -1,5 +1,6 @@
 """A whole run: answers, packed sequences, training, export and plot."""
 
+import time
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from outrider.errors import ConfigError
 from outrider.frontend.tokenizer.tokenizer import load_tokenizer
 from outrider.hub.download_bars import BarReporter
 from outrider.hub.resolve_model import resolve_model
+from outrider.models.eagle.head_config import HeadConfig
 from outrider.models.model_config import read_config
 from outrider.train.batches import BatchOrder
 from outrider.train.checkpoints import TrainingCheckpoint, list_checkpoints, load_checkpoint
@@ -32,6 +34,7 @@ from outrider.train.initial_head import InitialHead
 from outrider.train.packing import PackedDocuments, pack_documents
 from outrider.train.plot_training import plot_run
 from outrider.train.recipe import LearningRates, Recipe
+from outrider.train.state_cache import StateCache, make_state_cache
 from outrider.train.trainer import HeadSpec, Trainer
 from outrider.train.training_device import (
     RequestedDevice,
@@ -41,6 +44,7 @@ from outrider.train.training_device import (
 from outrider.train.training_log import log_line, metrics_line
 from outrider.train.training_loop import (
     Cadence,
+    TimeLimit,
     TrainingRun,
     TrainingSequences,
     check_same_run,
@@ -62,6 +66,7 @@ class TrainingPlan:
     epochs: float
     budget_s: float  # 0: no limit
     init_from: Path | None = None  # a head whose weights the run begins with
+    cache_gb: float = 0.0  # for the target's states, which later epochs read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +104,23 @@ def train_head(
     ids = known.ids if known else _choose_draft_vocab(documents, design, target_folder)
     spec = HeadSpec(target_folder=target_folder, config=config, ids=ids, initial=initial)
     sequences, digest = _pack(documents, plan)
-    plan = _with_steps(plan, sequences, spec, device, before)
+    cache = _state_cache(plan, sequences, config, device)
+    if cache is not None:
+        sequences = _grouped(sequences, plan, num_kept=len(cache))
+    limit = _time_limit(plan, sequences) if before is None else None
+    plan = _with_steps(plan, sequences, spec, device, before, cache)
     run = {**asdict(plan.recipe), **asdict(plan.rates), "length": plan.length, "answers": digest}
     run |= {"init_from": str(plan.init_from)} if plan.init_from else {}
     facts: dict[str, Any] = {"fields": fields, "target": generator.model, "run": run}
-    trainer = Trainer(spec, plan.recipe, plan.rates, device)
+    trainer = Trainer(spec, plan.recipe, plan.rates, device, cache)
     start = TrainingCheckpoint(step=0, facts=facts, state_dict={}, ids=ids)
     if before is not None:
         check_same_run(before.facts["run"] | before.facts["fields"], run | fields)
         trainer.load_state_dict(before.state_dict)
         start = replace(start, step=before.step)
-    training = TrainingRun(trainer, sequences, plan.cadence, folder=output.folder, start=start)
+    training = TrainingRun(
+        trainer, sequences, plan.cadence, folder=output.folder, start=start, limit=limit
+    )
     last = training.finish()
     log_line(f"held out: {metrics_line(trainer.evaluate(sequences.held_out))}")
     _export(load_checkpoint(last), output, target_folder)
@@ -177,20 +188,55 @@ def _extent(packed: PackedDocuments) -> str:
     return f"{len(packed)} sequences of {packed.tokens.shape[1]} tokens, {used:.1%} filled"
 
 
+def _state_cache(
+    plan: TrainingPlan, sequences: TrainingSequences, config: HeadConfig, device: TrainingDevice
+) -> StateCache | None:
+    return make_state_cache(
+        num=len(sequences.order.packed),
+        length=plan.length,
+        hidden=config.aux.target_hidden,
+        num_aux=len(config.aux.aux_layers.layers),
+        limit_gb=plan.cache_gb,
+        dtype=device.dtype,
+        device=device.device,
+    )
+
+
+def _grouped(
+    sequences: TrainingSequences, plan: TrainingPlan, *, num_kept: int
+) -> TrainingSequences:
+    """The same, with batches whose states are all kept or all not."""
+    recipe, packed = plan.recipe, sequences.order.packed
+    order = BatchOrder(packed, size=recipe.batch, seed=recipe.seed, num_kept=num_kept)
+    return replace(sequences, order=order)
+
+
+def _most_steps(plan: TrainingPlan, sequences: TrainingSequences) -> int:
+    return plan.recipe.steps or max(1, round(plan.epochs * sequences.order.per_epoch))
+
+
+def _time_limit(plan: TrainingPlan, sequences: TrainingSequences) -> TimeLimit | None:
+    if not plan.budget_s:
+        return None
+    end_s = time.monotonic() + plan.budget_s
+    return TimeLimit(end_s=end_s, most_steps=_most_steps(plan, sequences))
+
+
 def _with_steps(
     plan: TrainingPlan,
     sequences: TrainingSequences,
     spec: HeadSpec,
     device: TrainingDevice,
     before: TrainingCheckpoint | None,
+    cache: StateCache | None,
 ) -> TrainingPlan:
     """The plan with a number of steps: as requested or by epochs, but no more than fit the budget.
 
     A resumed run with a budget uses the number of steps that was measured at its start.
     """
-    steps = plan.recipe.steps or max(1, round(plan.epochs * sequences.order.per_epoch))
+    steps = _most_steps(plan, sequences)
     if plan.budget_s and before is None:
-        trial = Trainer(spec, replace(plan.recipe, steps=steps), plan.rates, device)
+        trial = Trainer(spec, replace(plan.recipe, steps=steps), plan.rates, device, cache)
         steps = min(steps, steps_within(trial, sequences.order, plan.budget_s))
         del trial
         device.free_memory()

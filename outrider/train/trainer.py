@@ -1,6 +1,6 @@
 """One training step: run the target, unroll the head over all depths, step the optimizer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +15,11 @@ from outrider.train.batches import AnchorChoice, TrainingBatch, make_batch
 from outrider.train.head_optimizer import HeadOptimizer
 from outrider.train.initial_head import InitialHead
 from outrider.train.loss import LOSSES, Loss, confidence_loss
-from outrider.train.packed_attention import make_attention
-from outrider.train.packed_target import PackedTarget, Teacher
+from outrider.train.packed_attention import PackedAttention, make_attention
+from outrider.train.packed_target import PackedHiddenStates, PackedTarget, Teacher
 from outrider.train.packing import PackedDocuments, padded
 from outrider.train.recipe import LearningRates, Recipe, rate_at, scores_rate_at
+from outrider.train.state_cache import StateCache
 from outrider.train.training_block import TrainingBlock, initial_block_weights
 from outrider.train.training_device import TrainingDevice
 from outrider.train.training_head import DraftLogits, HeadInputs, TrainingHead, initial_weights
@@ -40,10 +41,15 @@ class Trainer:
     """Owns the weights of the head and the optimizer."""
 
     def __init__(
-        self, spec: HeadSpec, recipe: Recipe, rates: LearningRates, device: TrainingDevice
+        self,
+        spec: HeadSpec,
+        recipe: Recipe,
+        rates: LearningRates,
+        device: TrainingDevice,
+        cache: StateCache | None = None,
     ) -> None:
         self.recipe, self.rates = recipe, rates
-        self._device = device
+        self._device, self._cache = device, cache
         self.target = PackedTarget(spec.target_folder, device)
         self._head = _head(spec.config, self.target, device)
         self._aux_layers = spec.config.aux.aux_layers.layers
@@ -58,14 +64,19 @@ class Trainer:
         )
 
     def step(
-        self, number: int, packed: PackedDocuments, meter: AcceptanceMeter | None = None
+        self,
+        number: int,
+        packed: PackedDocuments,
+        meter: AcceptanceMeter | None = None,
+        *,
+        sequences: Sequence[int] = (),  # their numbers in the run, by which states are kept
     ) -> torch.Tensor:
         """One optimizer step. Returns the loss before it."""
         recipe, rates = self.recipe, self.rates
         head_rate = scores_rate_at(number, recipe, rates)
         if HEAD in self.weights:
             self.weights[HEAD].requires_grad_(head_rate > 0)
-        loss = self._run(packed, meter, seed=(recipe.seed, number))
+        loss = self._run(packed, meter, seed=(recipe.seed, number), sequences=sequences)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.weights.values(), rates.clip)
         self._optimizer.step(body_rate=rate_at(number, recipe, rates), head_rate=head_rate)
@@ -88,6 +99,10 @@ class Trainer:
     def new_meter(self) -> AcceptanceMeter:
         return AcceptanceMeter(self._ids, depth=self.recipe.depth)
 
+    @property
+    def is_caching(self) -> bool:
+        return self._cache is not None
+
     def is_finite(self) -> bool:
         sums = torch.stack([each.detach().sum() for each in self.weights.values()])
         return bool(sums.isfinite().all())
@@ -106,14 +121,19 @@ class Trainer:
         self._optimizer.load_state_dict(tensors)
 
     def _run(
-        self, packed: PackedDocuments, meter: AcceptanceMeter | None, *, seed: tuple[int, ...]
+        self,
+        packed: PackedDocuments,
+        meter: AcceptanceMeter | None,
+        *,
+        seed: tuple[int, ...],
+        sequences: Sequence[int] = (),
     ) -> torch.Tensor:
         """The loss of a batch over all depths."""
         depth, device = self.recipe.depth, self._device
         choice = AnchorChoice(num=self.recipe.anchors, seed=seed)
         batch = make_batch(packed, depth=depth, device=device, choice=choice)
         attention = make_attention(device.attention, batch.documents)
-        states = self.target.forward(batch.tokens, batch.positions, attention, self._aux_layers)
+        states = self._states(batch, attention, sequences)
         hidden_states = states.hidden_states.flatten(0, 1).index_select(
             0, batch.anchors.teacher_rows
         )
@@ -138,6 +158,18 @@ class Trainer:
         if meter is not None:
             meter.end(loss)
         return loss
+
+    def _states(
+        self, batch: TrainingBatch, attention: PackedAttention, sequences: Sequence[int]
+    ) -> PackedHiddenStates:
+        """The target's states of a batch: those that are kept, or new ones."""
+        kept = self._cache.read(sequences) if self._cache is not None and sequences else None
+        if kept is not None:
+            return kept
+        states = self.target.forward(batch.tokens, batch.positions, attention, self._aux_layers)
+        if self._cache is not None and sequences:
+            self._cache.write(sequences, states)
+        return states
 
     def _loss_at(
         self,

@@ -22,8 +22,9 @@ from outrider.train.training_log import (
     training_bar,
 )
 
-_WARM_STEPS = 3  # before speed is measured: the first ones compile kernels
-_TIMED_STEPS = 10
+_WARM_STEPS = 4  # before speed is measured: the first ones compile kernels
+_TIMED_STEPS = 16
+_TRIAL_SHARE = 0.05  # of the time that a run has, for each measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,14 @@ class TrainingSequences:
     held_out: PackedDocuments
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimit:
+    """When a run ends that has a time budget. A trial only guesses how many steps fit."""
+
+    end_s: float  # of the monotonic clock
+    most_steps: int
+
+
 class TrainingRun:
     """Owns a run in progress: its trainer, its files and its step number."""
 
@@ -54,9 +63,10 @@ class TrainingRun:
         *,
         folder: Path,
         start: TrainingCheckpoint,  # step, facts and ids; the trainer has its state already
+        limit: TimeLimit | None = None,
     ) -> None:
         self._trainer, self._sequences, self._cadence = trainer, sequences, cadence
-        self._start = start
+        self._start, self._limit = start, limit
         self._checkpoints = folder / "checkpoints"
         self._training_log = TrainingLog(folder / "metrics.jsonl", step=start.step)
         self._is_consistent = True  # False inside a step
@@ -65,10 +75,9 @@ class TrainingRun:
 
     def finish(self) -> Path:
         """Train to the last step. Returns the last checkpoint."""
-        recipe = self._trainer.recipe
         try:
-            with training_bar(recipe.steps, done=self.step) as show:
-                while self.step < recipe.steps:
+            with training_bar(self._trainer.recipe.steps, done=self.step) as show:
+                while self.step < self._trainer.recipe.steps:
                     self._advance(show)
         except KeyboardInterrupt:
             if self._is_consistent:
@@ -90,7 +99,9 @@ class TrainingRun:
         meter = self._trainer.new_meter() if is_logged else None
         with held_interrupts():
             self._is_consistent = False
-            self._trainer.step(step, self._sequences.order.at(step), meter)
+            order = self._sequences.order
+            numbers = order.numbers_at(step).tolist()
+            self._trainer.step(step, order.at(step), meter, sequences=numbers)
             self.step += 1
             self._is_consistent = True
         if meter is not None:
@@ -109,6 +120,20 @@ class TrainingRun:
         rate = rate_at(self.step - 1, self._trainer.recipe, self._trainer.rates)
         self._training_log.write("train", self.step, metrics, steps_per_s=speed, learning_rate=rate)
         show(self.step, f"{speed:.1f} steps/s, {metrics_line(metrics)}")
+        self._plan_again(speed)
+
+    def _plan_again(self, speed: float) -> None:
+        """Let the run end in time, at its lowest rate: the learning rate follows from the steps.
+
+        While the target's states are still computed, steps are slower than later ones.
+        """
+        trainer, limit = self._trainer, self._limit
+        if limit is None:
+            return
+        steps = self.step + int(max(limit.end_s - time.monotonic(), 0.0) * speed)
+        if trainer.is_caching and self.step <= self._sequences.order.per_epoch:
+            steps = max(steps, trainer.recipe.steps)
+        trainer.recipe = replace(trainer.recipe, steps=min(steps, limit.most_steps))
 
     def _speed(self) -> float:
         """Steps per second since the last call."""
@@ -127,21 +152,33 @@ class TrainingRun:
 def steps_within(trainer: Trainer, order: BatchOrder, budget_s: float) -> int:
     """How many steps fit into a time, of which a trial takes the first part.
 
-    The trainer of the trial is not used afterwards.
+    A trainer that keeps the target's states computes them in the first epoch only. The trainer of
+    the trial is not used afterwards.
     """
-    start_s = time.monotonic()
-    for step in range(_WARM_STEPS):
-        loss = trainer.step(step, order.at(step))
-    float(loss)
-    begin_s = time.monotonic()
-    for step in range(_TIMED_STEPS):
-        loss = trainer.step(step, order.at(step))
-    float(loss)
-    end_s = time.monotonic()
-    step_s, left_s = (end_s - begin_s) / _TIMED_STEPS, budget_s - (end_s - start_s)
-    steps = max(1, int(left_s / step_s))
-    log_line(f"{1 / step_s:.2f} steps/s: {steps} steps fit into {left_s:.0f} of {budget_s:g} s")
+    start_s, limit_s = time.monotonic(), budget_s * _TRIAL_SHARE
+    _timed(trainer, order, _WARM_STEPS, limit_s=math.inf)
+    step_s = again_s = _timed(trainer, order, _TIMED_STEPS, limit_s=limit_s)
+    if trainer.is_caching:
+        again_s = _timed(trainer, order, _TIMED_STEPS, limit_s=limit_s)
+    left_s = budget_s - (time.monotonic() - start_s)
+    first = min(order.per_epoch, int(left_s / step_s))
+    steps = max(1, first + int((left_s - first * step_s) / again_s))
+    log_line(
+        f"{1 / step_s:.2f} steps/s, then {1 / again_s:.2f}: {steps} steps fit into {left_s:.0f} of "
+        f"{budget_s:g} s"
+    )
     return steps
+
+
+def _timed(trainer: Trainer, order: BatchOrder, num: int, *, limit_s: float) -> float:
+    """Seconds of a step, of at most so many. Different numbers of steps have different batches."""
+    begin_s, done = time.monotonic(), 0
+    while done < num and (not done or time.monotonic() - begin_s < limit_s):
+        numbers = order.numbers_at(num + done).tolist()
+        loss = trainer.step(done, order.at(num + done), sequences=numbers)
+        done += 1
+    float(loss)
+    return (time.monotonic() - begin_s) / done
 
 
 def check_same_run(stored: dict[str, Any], requested: dict[str, Any]) -> None:

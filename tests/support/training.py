@@ -16,9 +16,9 @@ def interrupt_in_step(monkeypatch, number):
     """Send SIGINT while that step runs."""
     take_step = Trainer.step
 
-    def step_and_interrupt(trainer, step, *rest):
+    def step_and_interrupt(trainer, step, *rest, **named):
         if step == number:
             signal.raise_signal(signal.SIGINT)
-        return take_step(trainer, step, *rest)
+        return take_step(trainer, step, *rest, **named)
 
     monkeypatch.setattr(Trainer, "step", step_and_interrupt)

@@ -88,6 +88,18 @@ def test_every_epoch_has_each_sequence_once_in_a_new_order():
     assert np.array_equal(again.at(4).tokens, order.at(4).tokens)
 
 
+def test_sequences_whose_states_are_kept_share_no_batch_with_others():
+    documents = [document(str(i), prompt=2, answer=6, first=i * 20) for i in range(9)]
+    packed = pack_documents(documents, length=8, seed=0)
+    order = BatchOrder(packed, size=2, seed=1, num_kept=4)
+    assert order.per_epoch == 2 + 2  # one of the five others is left out
+    for epoch in range(3):
+        batches = [order.numbers_at(4 * epoch + step).tolist() for step in range(4)]
+        assert sorted(max(batch) < 4 for batch in batches) == [False, False, True, True]
+        assert all((min(batch) < 4) == (max(batch) < 4) for batch in batches)
+        assert len({number for batch in batches for number in batch}) == 8
+
+
 def test_padding_sequences_of_a_batch_are_never_trained():
     packed = padded(pack_documents([document("a", prompt=2, answer=3)], length=8, seed=0), 3)
     assert len(packed) == 3

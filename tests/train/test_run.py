@@ -19,7 +19,7 @@ from outrider.errors import ConfigError
 from outrider.models.eagle.inspect_head import open_head
 from outrider.models.eagle.token_map import target_ids
 from outrider.models.model_config import read_config
-from outrider.train import training_loop
+from outrider.train import start_training, training_loop
 from outrider.train.checkpoints import list_checkpoints, load_checkpoint, save_checkpoint
 from outrider.train.documents import read_documents
 from outrider.train.initial_head import InitialHead
@@ -225,6 +225,33 @@ def test_a_time_budget_limits_the_number_of_steps(train, trained, tmp_path, caps
     flags = f"--answers {trained / 'answers.jsonl'} --steps 100000 --budget-s 0.5 --batch 2"
     assert train(tmp_path / "out", flags) == 0
     assert "of 0.5 s" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("guess", "budget_s", "least", "most"), [(2, 600, 9, 9), (9000, 1, 1, 8999)]
+)
+def test_a_run_plans_again_when_its_trial_was_wrong(
+    train, trained, tmp_path, monkeypatch, guess, budget_s, least, most
+):
+    monkeypatch.setattr(start_training, "steps_within", lambda *_: guess)
+    wanted = 9 if guess < 9 else 10**6
+    flags = f"--answers {trained / 'answers.jsonl'} --steps {wanted} --batch 2 --log-every 1"
+    assert train(tmp_path / "out", f"{flags} --budget-s {budget_s}") == 0
+    assert least <= metrics_of(tmp_path / "out")[-1]["step"] <= most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["", "--budget-s 500"])
+def test_kept_states_of_the_target_change_no_weight(train, trained, tmp_path, capsys, budget):
+    flags = f"--answers {trained / 'answers.jsonl'} --steps 12 --batch 2 --length 160 {budget}"
+    assert train(tmp_path / "plain", flags) == 0
+    assert train(tmp_path / "kept", f"{flags} --cache-gb 0.1") == 0
+    assert "sequences are kept" in capsys.readouterr().err
+    plain, kept = (
+        load_file(tmp_path / run / "head" / "model.safetensors") for run in ("plain", "kept")
+    )
+    assert all(torch.equal(plain[name], kept[name]) for name in plain)
 
 
 @pytest.mark.slow
