@@ -49,7 +49,8 @@ def soft_cross_entropy(
     probabilities: torch.Tensor,  # [trained, draft_vocab]
 ) -> torch.Tensor:  # [trained]
     """Cross-entropy with a distribution whose tokens need not all be among the logits."""
-    logits, known = logits.float(), probabilities.sum(-1).clamp_min(1e-9)
+    logits, probabilities = logits.float(), probabilities.float()
+    known = probabilities.sum(-1).clamp_min(1e-9)
     return logits.logsumexp(-1) - (probabilities * logits).sum(-1) / known
 
 
@@ -58,7 +59,7 @@ def overlap(
     probabilities: torch.Tensor,  # [trained, draft_vocab]
 ) -> torch.Tensor:  # [trained]
     """Chance that the best chain rule accepts a draft at temperature 1: the sum of min(p, q)."""
-    return torch.minimum(logits.float().softmax(-1), probabilities).sum(-1)
+    return torch.minimum(logits.float().softmax(-1), probabilities.float()).sum(-1)
 
 
 LOSSES: dict[LossKind, Loss] = {"ce": cross_entropy_loss, "lk": lk_loss}

@@ -39,7 +39,9 @@ class PackedHiddenStates:
 class Teacher:
     """The target's distribution at some rows, over the tokens that the head can propose."""
 
-    probabilities: torch.Tensor  # [teacher, draft_vocab] float32; softmax over the whole vocabulary
+    # [teacher, draft_vocab] softmax over the whole vocabulary, in the target's dtype: every depth
+    # reads it several times.
+    probabilities: torch.Tensor
     best: torch.Tensor  # [teacher] the target's likeliest token of the whole vocabulary
     is_known: torch.Tensor  # [teacher] whether the head can propose that token
 
@@ -134,7 +136,8 @@ def _distribution(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # [rows, draft_vocab], [rows]
     """The target's probabilities of the tokens that can be drafted, and its likeliest token."""
     log_sum = logits.float().logsumexp(-1, keepdim=True)
-    return (logits.index_select(1, ids).float() - log_sum).exp(), logits.argmax(-1)
+    shares = (logits.index_select(1, ids).float() - log_sum).exp()
+    return shares.to(logits.dtype), logits.argmax(-1)
 
 
 def _read(
