@@ -1,10 +1,12 @@
-"""Prompts about texts: the target is asked to summarise, shorten or rewrite its own answers.
+"""Prompts about texts: the target is asked to summarise or rewrite its own answers, or to go on
+with its own code.
 
 Few prompts of a file are long. A head that has seen only short ones drafts badly where an answer
 repeats parts of its prompt.
 """
 
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from outrider.train.conversations import TrainingConversation
@@ -22,6 +24,13 @@ _REQUESTS = (
     "{text}\n\nWhat are the key points of this text?",
 )
 
+_CODE_REQUESTS = (
+    "Complete the code.\n\n{text}",
+    "Complete this function.\n\n{text}",
+    "Finish the following code:\n\n```python\n{text}\n```",
+)
+_FUNCTION = re.compile(r"^(?:async )?def .*\n(?:(?:[ \t].*)?\n)+", re.MULTILINE)
+
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -32,18 +41,28 @@ def text_conversations(
     seed: int,
     max_tokens: int,  # of a text
 ) -> list[TrainingConversation]:
-    """One prompt for each text. Texts are long answers, joined at random up to a drawn length."""
+    """One prompt for each text. Texts are long answers, joined at random up to a drawn length.
+
+    Each function in an answer gives one more, with the beginning of the function.
+    """
     draw = random.Random(seed)
+    turns = []
+    for text in _texts(documents, decode, draw, max_tokens=max_tokens):
+        turns.append(draw.choice(_REQUESTS).format(text=text))
+        turns += [draw.choice(_CODE_REQUESTS).format(text=code) for code in _functions(text, draw)]
     return [
         TrainingConversation(
-            id=f"{SOURCE}-{seed}-{number}",
-            source=SOURCE,
-            system="",
-            turns=(draw.choice(_REQUESTS).format(text=text),),
-            tokens=(),
+            id=f"{SOURCE}-{seed}-{number}", source=SOURCE, system="", turns=(turn,), tokens=()
         )
-        for number, text in enumerate(_texts(documents, decode, draw, max_tokens=max_tokens))
+        for number, turn in enumerate(turns)
     ]
+
+
+def _functions(text: str, draw: random.Random) -> Iterator[str]:
+    """The beginning of every Python function in a text: at most half of its lines."""
+    for found in _FUNCTION.finditer(text + "\n"):
+        lines = found[0].rstrip().splitlines()
+        yield "\n".join(lines[: draw.randint(1, max(len(lines) // 2, 1))])
 
 
 def _texts(

@@ -158,6 +158,19 @@ def test_texts_are_long_answers_of_the_target_in_prompts_of_at_most_the_wanted_s
     assert len({each.id for each in prompts}) == len(prompts) > 1
 
 
+def test_functions_in_texts_become_prompts_to_go_on_with_their_beginning():
+    code = "Here:\n\ndef add(a, b):\n    c = a + b\n\n    return c\n\nThat is it."
+    long = Document(
+        id="0", source="", tokens=tuple(range(80)), answers=((2, 80),), temperature=0.0, seed=0
+    )
+    prompts = text_conversations([long], lambda tokens: code, seed=3, max_tokens=150)
+    assert len(prompts) == 2
+    begun = prompts[1].turns[0]
+    assert "def add(a, b):" in begun
+    assert "return c" not in begun
+    assert len({each.id for each in prompts}) == 2
+
+
 @pytest.mark.slow
 def test_answers_also_take_prompts_that_the_target_wrote_about_its_own_texts(
     chat_folder, tmp_path, monkeypatch
