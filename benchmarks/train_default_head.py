@@ -32,13 +32,15 @@ _OUTRIDER = (
     "import sys; from outrider.cli.main import main; sys.exit(main())",
 )
 _START_S = 75  # for the start of all engines
-_REST_S = 60  # of a run: reading the answers before its budget begins, the export after it
+_REST_S = 55  # of a run: reading the answers before its budget begins, the export after it
 _FLAGS = {
     "eagle3": "--layout eagle3.1 --draft-vocab 12288 --depth 6 --head-frozen 0 --head-lr 0.3 "
-    "--lr 6e-4 --warmup 0.02 --compile",
+    "--lr 1e-3 --warmup 0.03 --compile --cache-gb 90",
     "dspark": "--layers 2 --block 7 --markov-rank 32 --anchors 256 --lr 1e-3",
 }
-_SAME = "--loss lk --optimizer muon --epochs 100 --log-every 100 --eval-every 1000 --save-every 500"
+_SAME = (
+    "--loss lk --optimizer muon --epochs 100 --log-every 200 --eval-every 1000 --save-every 1000"
+)
 
 Out = Annotated[Path, typer.Option(help="Folder of answers and runs.")]
 Device = Annotated[str, typer.Option(help="cuda or cpu.")]
@@ -51,15 +53,17 @@ def answers(
     out: Out,
     processes: Annotated[int, typer.Option(help="Each takes a part of the prompts.", min=1)] = 8,
     turns_s: Annotated[int, typer.Option(help="Seconds for self-written turns.")] = 25,
-    answers_s: Annotated[int, typer.Option(help="Seconds for answers to all prompts.")] = 100,
-    texts_s: Annotated[int, typer.Option(help="Seconds for summaries of own texts.")] = 40,
+    answers_s: Annotated[int, typer.Option(help="Seconds for answers to all prompts.")] = 105,
+    texts_s: Annotated[int, typer.Option(help="Seconds for prompts about own texts.")] = 45,
     device: Device = "cuda",
-    sizes: Sizes = "--rows 384 --length 1024 --answer-tokens 384",
+    sizes: Sizes = "--rows 384 --length 1024 --answer-tokens 256",
 ) -> None:
     """Let several processes write prompts, answer them and those of the file."""
     out.mkdir(parents=True, exist_ok=True)
     times = ["--turns-s", turns_s, "--generate-s", answers_s, "--texts-s", texts_s]
-    share = ["--gpu-memory-utilization", 0.76 / processes, "--temperatures", "0,0.8,1"]
+    # What others take while an engine measures itself counts as its own, and no engine takes more
+    # pages than its rows can fill: a share for each would leave some without pages.
+    share = ["--gpu-memory-utilization", 0.9, "--temperatures", "0,0.8,1"]
     runs = [
         _start(
             ["train", "answers", "--prompts", prompts, "--part", f"{part}/{processes}", "--seed", 7,
