@@ -34,12 +34,12 @@ _OUTRIDER = (
 _START_S = 75  # for the start of all engines
 _REST_S = 55  # of a run: reading the answers before its budget begins, the export after it
 _FLAGS = {
-    "eagle3": "--layout eagle3.1 --draft-vocab 12288 --depth 6 --head-frozen 0 --head-lr 0.3 "
+    "eagle3": "--layout eagle3.1 --draft-vocab 12288 --depth 6 --head-frozen 0 --head-lr 0.2 "
     "--lr 1e-3 --warmup 0.03 --compile --cache-gb 90",
     "dspark": "--layers 2 --block 7 --markov-rank 32 --anchors 256 --lr 1e-3",
 }
 _SAME = (
-    "--loss lk --optimizer muon --epochs 100 --log-every 200 --eval-every 1000 --save-every 1000"
+    "--loss lk --optimizer muon --epochs 100 --log-every 100 --eval-every 1000 --save-every 1000"
 )
 
 Out = Annotated[Path, typer.Option(help="Folder of answers and runs.")]
