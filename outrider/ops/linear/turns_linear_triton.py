@@ -45,7 +45,7 @@ _BLOCK = gl.constexpr(BLOCK)
 _LINES = gl.constexpr(LINES)
 _PARTS = gl.constexpr(4)  # of 32 lines in a tile: two for each group of warps
 _LOADING_REGISTERS = gl.constexpr(24)  # per thread of the loading warp
-_MULTIPLYING_REGISTERS = gl.constexpr(232)
+_MULTIPLYING_REGISTERS = gl.constexpr(232)  # of one group; the other has the rest of 3 * 168
 
 
 @gluon.jit
@@ -128,6 +128,49 @@ def _load_units(
 
 
 @gluon.jit
+def _sum_blocks(
+    x_tiles, w_tiles, word_tiles, full, free, word, factor, slot, phase, block, steps, group,
+    KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, IS_GATED: gl.constexpr,
+    IS_AHEAD: gl.constexpr,
+):  # fmt: skip
+    """The sums of a unit for a group of warps; the slot and the phase of the block after it."""
+    SLOTS: gl.constexpr = x_tiles.shape[0]
+    ROWS: gl.constexpr = x_tiles.shape[1]
+    TYPE: gl.constexpr = x_tiles.dtype
+    of_products: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+    products = gl.zeros((64, ROWS), gl.float32, of_products)
+    total = gl.zeros((64, ROWS), gl.float32, of_products)
+    mbarrier.wait(full.index(slot), phase)
+    stored, word = read_block(w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED)
+    if IS_AHEAD:
+        w, scale = operand_of(
+            stored, word, factor, block, of_products, TYPE, KIND, GROUP, FORM, IS_GATED
+        )
+    for step in range(steps):
+        if not IS_AHEAD:
+            w, scale = operand_of(stored, word, factor, block + step, of_products,
+                                  TYPE, KIND, GROUP, FORM, IS_GATED)  # fmt: skip
+        a = x_tiles.index(slot).permute((1, 0))
+        pending = warpgroup_mma(w, a, products, use_acc=False, is_async=True)
+        used = slot
+        slot += 1
+        if slot == SLOTS:
+            slot, phase = 0, phase ^ 1
+        w_next, scale_next = w, scale
+        if step + 1 < steps:
+            mbarrier.wait(full.index(slot), phase)
+            stored, word = read_block(w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED)
+            if IS_AHEAD:
+                w_next, scale_next = operand_of(stored, word, factor, block + step + 1, of_products,
+                                                TYPE, KIND, GROUP, FORM, IS_GATED)  # fmt: skip
+        products = warpgroup_mma_wait(0, deps=[pending])
+        mbarrier.arrive(free.index(used))
+        total += products * scale[:, None]
+        w, scale = w_next, scale_next
+    return total, slot, phase
+
+
+@gluon.jit
 def _multiply_units(
     x_tiles, w_tiles, word_tiles, full, free, words, factors, residual, out, partial, arrivals,
     num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size, group,
@@ -136,14 +179,10 @@ def _multiply_units(
     IS_AHEAD: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """A group of multiplying warps: one sum for every output of its half of a tile."""
-    SLOTS: gl.constexpr = x_tiles.shape[0]
     ROWS: gl.constexpr = x_tiles.shape[1]
-    TYPE: gl.constexpr = x_tiles.dtype
     OUTPUTS: gl.constexpr = _PARTS * _LINES // (2 if IS_GATED else 1)
-    of_products: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     slot, phase = 0, 0
     overlap.wait(PDL)
-    products = gl.zeros((64, ROWS), gl.float32, of_products)
     for unit in range(gl.program_id(0), num_units, gl.num_programs(0)):
         row, first, block, steps = _unit_of(
             unit, num_tiles, row_tiles, slice_size, K, ROWS, OUTPUTS
@@ -151,43 +190,10 @@ def _multiply_units(
         word, factor = line_words(
             words, factors, first, group, N, IS_GATED, KIND, GROUP, FORM, HAS_FACTORS
         )
-        total = gl.zeros((64, ROWS), gl.float32, of_products)
-        mbarrier.wait(full.index(slot), phase)
-        stored, word = read_block(w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED)
-        if IS_AHEAD:
-            w, scale = operand_of(
-                stored, word, factor, block, of_products, TYPE, KIND, GROUP, FORM, IS_GATED
-            )
-        for step in range(steps):
-            if not IS_AHEAD:
-                w, scale = operand_of(stored, word, factor, block + step, of_products,
-                                       TYPE, KIND, GROUP, FORM, IS_GATED)  # fmt: skip
-            a = x_tiles.index(slot).permute((1, 0))
-            pending = warpgroup_mma(w, a, products, use_acc=False, is_async=True)
-            used = slot
-            slot += 1
-            if slot == SLOTS:
-                slot, phase = 0, phase ^ 1
-            w_next, scale_next = w, scale
-            if IS_AHEAD:
-                if step + 1 < steps:
-                    mbarrier.wait(full.index(slot), phase)
-                    stored, word = read_block(
-                        w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED
-                    )
-                    w_next, scale_next = operand_of(
-                        stored, word, factor, block + step + 1, of_products,
-                        TYPE, KIND, GROUP, FORM, IS_GATED,
-                    )  # fmt: skip
-            else:
-                mbarrier.wait(full.index(slot), phase, pred=step + 1 < steps)
-                stored, word = read_block(
-                    w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED
-                )
-            products = warpgroup_mma_wait(0, deps=[pending])
-            mbarrier.arrive(free.index(used))
-            total += products * scale[:, None]
-            w, scale = w_next, scale_next
+        total, slot, phase = _sum_blocks(
+            x_tiles, w_tiles, word_tiles, full, free, word, factor, slot, phase, block, steps,
+            group, KIND, GROUP, FORM, IS_GATED, IS_AHEAD,
+        )  # fmt: skip
         if unit + gl.num_programs(0) >= num_units:
             overlap.release(PDL)
         _finish(total, residual, out, partial, arrivals, unit, num_tiles, num_slices, group,
@@ -255,31 +261,16 @@ def _turns_kernel(
     x,  # [num_rows, K] descriptor, in boxes of the rows of a tile and 128 inputs
     codes,  # [lines * blocks, WIDTH] descriptor, in boxes of a block of 32 lines
     words_of_blocks,  # [groups, lines] descriptor, in boxes of 32 words
-    words,
-    factors,
+    words, factors,
     residual,  # [num_rows, N]
     out,  # [num_rows, N]
     partial,  # [tiles, groups, slices, 64, ROWS] float32
     arrivals,  # [tiles, groups] int32 zeros
-    num_rows,
-    N,
-    K,
-    num_tiles,
-    row_tiles,
-    num_units,
-    num_slices,
-    slice_size,
-    KIND: gl.constexpr,
-    GROUP: gl.constexpr,
-    FORM: gl.constexpr,
-    HAS_FACTORS: gl.constexpr,
-    IS_GATED: gl.constexpr,
-    HAS_RESIDUAL: gl.constexpr,
-    IS_SPLIT: gl.constexpr,
-    STAGES: gl.constexpr,
-    IS_AHEAD: gl.constexpr,
-    PDL: gl.constexpr,
-):
+    num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size,
+    KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, HAS_FACTORS: gl.constexpr,
+    IS_GATED: gl.constexpr, HAS_RESIDUAL: gl.constexpr, IS_SPLIT: gl.constexpr,
+    STAGES: gl.constexpr, IS_AHEAD: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
     ROWS: gl.constexpr = x.block_shape[0]
     WIDTH: gl.constexpr = codes.block_shape[1]
     x_tiles = gl.allocate_shared_memory(x.dtype, [STAGES, ROWS, _BLOCK], x.layout)
@@ -293,7 +284,7 @@ def _turns_kernel(
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
-        mbarrier.init(full.index(slot), count=1)
+        mbarrier.init(full.index(slot), count=1)  # the loading warp, with all bytes
         mbarrier.init(free.index(slot), count=GROUPS)
     gl.warp_specialize(
         [
@@ -334,6 +325,7 @@ def launch_turns(
     row_tiles = triton.cdiv(num_rows, tile.rows)
     num_tiles = triton.cdiv(size, outputs) * row_tiles
     assert slices == 1 or row_tiles == 1, "all rows of a slice are in one tile"
+    assert tile.stages > 1, "a block is free when the next one is there"
     out = torch.empty((num_rows, size), dtype=x.dtype, device=x.device)
     cells = num_tiles * slices * OUTPUTS * tile.rows if slices > 1 else 0
     arguments = weight_arguments(weight)

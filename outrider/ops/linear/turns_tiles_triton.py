@@ -10,6 +10,7 @@ import torch
 from outrider.ops import gpu_facts
 from outrider.ops.linear.kernel_weight import BLOCK, LINES, KernelWeight
 
+ARE_TURNS_CHOSEN = False  # until a GPU has confirmed their bits and times; benchmarks ask for them
 OUTPUTS = 128  # lines of a tile: 64 for each group of multiplying warps
 MOST_ROWS = 128  # of a tile
 _LEAST_ROWS = 17
@@ -30,15 +31,17 @@ class TurnsTile:
 
 def fits_turns(x: torch.Tensor, weight: KernelWeight, *, is_gated: bool) -> bool:
     """Whether this GPU, this Triton and these operands are those that the kernel is written for."""
-    lines = weight.shape[0]
+    lines, loaded = weight.shape[0], (x, weight.codes, weight.scales.words)  # by TMA
     return (
         gpu_facts.is_tested_hopper(x)
         and x.dtype == torch.bfloat16
         and has_one_word(weight)
         and lines % 4 == 0
+        and lines > LINES  # or there is a counter for one group of warps only
         and (not is_gated or lines // 2 % LINES == 0)
         and x.stride(1) == 1
-        and x.stride(0) * x.element_size() % _LINE == 0 == x.data_ptr() % _LINE
+        and x.stride(0) * x.element_size() % _LINE == 0
+        and all(each.data_ptr() % _LINE == 0 for each in loaded)
     )
 
 
@@ -54,7 +57,8 @@ def has_one_word(weight: KernelWeight) -> bool:
 
 def turns_pay(num_rows: int, slices: int) -> bool:
     """Whether these tiles are faster than all others of the same bits."""
-    return _LEAST_ROWS <= num_rows <= (MOST_ROWS if slices > 1 else _MOST_WHOLE_ROWS)
+    most = MOST_ROWS if slices > 1 else _MOST_WHOLE_ROWS
+    return ARE_TURNS_CHOSEN and _LEAST_ROWS <= num_rows <= most
 
 
 def choose_turns_tile(num_rows: int, weight: KernelWeight, *, has_residual: bool) -> TurnsTile:
