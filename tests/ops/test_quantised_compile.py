@@ -43,3 +43,7 @@ def test_warps_that_take_turns_keep_sums_in_registers_and_wait_for_no_single_pro
         assert kernel["shared_bytes"] <= HOPPER_SHARED, kernel
         assert kernel["spilled_bytes"] == 0, kernel
         assert not kernel["is_serialized"], kernel
+        # Warps wait for registers until three groups of four have no more than they began with.
+        least, others, second, first, alone = kernel["asked"]
+        assert least + second + first <= 3 * kernel["registers"], kernel
+        assert alone + 2 * others <= 3 * kernel["registers"], kernel

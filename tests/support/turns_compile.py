@@ -71,12 +71,14 @@ def main():
         weight = kernel_weight(random_codes(kind, 64, 256))
         for ending, (is_gated, has_residual) in ENDINGS.items():
             made = compile_turns(weight, int(rows), is_gated=is_gated, has_residual=has_residual)
-            log = assembler_log(made.asm["ptx"])
+            log = assembler_log(ptx := made.asm["ptx"])
             facts = {
                 "kernel": f"{kind} {rows} {ending}",
                 "shared_bytes": made.metadata.shared,
                 "spilled_bytes": sum(int(each) for each in re.findall(r"(\d+) bytes spill", log)),
                 "is_serialized": "serialized" in log,
+                "registers": int(re.findall(r"Used (\d+) registers", log)[0]),
+                "asked": sorted({int(n) for n in re.findall(r"setmaxnreg\S+\s+(\d+)", ptx)}),
             }
             print(json.dumps(facts), flush=True)
 
