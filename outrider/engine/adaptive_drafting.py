@@ -39,6 +39,7 @@ _EXPECTED_ROUNDS = 16  # that an estimate from another rung counts for
 _LEAST_GAIN = 1.03  # a smaller gain is not worth new shapes
 _PLAIN_GAIN = 0.98  # plain decoding is chosen unless drafts gain more than the rest
 _MOST_LOST = 0.015  # share of all time that trials of drafts may cost batches that decode plainly
+_MOST_PLAIN = 0.01  # the same of trials of plain decoding in batches that draft
 _KEPT = 1 - 1 / 8192  # of that time, step by step: a quiet day is no credit for a bad hour
 _UNKNOWN_WAIT = 32.0  # steps with prompts before drafts are tried, if no step had none
 _MOST_PROMPT = 0.95  # largest share of a step that is attributed to its prompts
@@ -66,7 +67,8 @@ class Adaptation:
         self._shared = ladder_of(budget, is_shared=is_shared)  # as many nodes, of larger trees
         self._sizes: dict[tuple[int, int], BatchSize] = {}  # by octaves of rows and prompt tokens
         self._gains = [MovingMean() for _ in self.ladder]  # tokens a round emits, by rung
-        self._spent_s, self._lost_s = 0.0, 0.0  # of recent steps, and lost to trials of drafts
+        self._spent_s = 0.0  # by recent steps
+        self._lost_s, self._plain_lost_s = 0.0, 0.0  # of it, to trials of drafts and of none
         # Of steps that are being scheduled: their rungs, and the trials that they belong to.
         self._rungs: dict[int, tuple[int, Trial | None]] = {}
         self._steps: dict[int, _Step] = {}  # of those in flight
@@ -142,7 +144,11 @@ class Adaptation:
         """Add up what trials of drafts cost more than plain decoding of as many tokens."""
         self._spent_s = _KEPT * self._spent_s + seconds
         self._lost_s *= _KEPT
+        self._plain_lost_s *= _KEPT
         plain_s = size.costs[0].usual
+        if step.trial and not step.rung and size.is_known:
+            seen_s = min(seconds, IMPOSSIBLE * size.costs[size.chosen].usual)
+            self._plain_lost_s += max(self._net(size, seen_s) - 1 / self._chosen_rate(size), 0.0)
         if step.trial and step.rung and size.chosen == 0 and size.costs[0].is_known:
             gained_s = (emitted_per_row - 1) * self._net(size, plain_s)
             lost_s = min(seconds, step.trial.most_s) - plain_s - gained_s
@@ -172,10 +178,11 @@ class Adaptation:
         for rung, due in enumerate(size.due):
             if rung == size.chosen or now < due or (size.chosen == 0 and now < least_steps):
                 continue
-            if size.chosen == 0 and self.trial_credit_s < self._needed_credit_s(size, rung):
+            if not self._is_affordable(size, rung):
                 continue
             is_next = rung == 0 or rung == size.chosen + 1 == 1
             is_measured = is_next or size.chosen > 0 or size.costs[1].is_known
+            is_measured |= self._prices.are_measured
             promise = self._promise(size, rung) if is_measured else 0.0
             if not is_next and promise < _LEAST_GAIN:
                 size.due[rung] = now + PLAIN_WAIT
@@ -186,6 +193,17 @@ class Adaptation:
             nodes = self.ladder[tried].nodes / self.ladder[size.chosen].nodes
             most_s = IMPOSSIBLE * max(nodes, 1.0) * size.costs[size.chosen].usual
             size.begin_trial(tried, most_s=most_s)
+
+    def _is_affordable(self, size: BatchSize, rung: int) -> bool:
+        """Whether the time that trials may cost has room for one more of this rung."""
+        if size.chosen == 0:
+            return self.trial_credit_s >= self._needed_credit_s(size, rung)
+        plain_s = self._prices.expected_s(size, self.ladder, 0)
+        if rung or not plain_s:
+            return True
+        lost_s = self._net(size, plain_s) - 1 / self._chosen_rate(size)
+        left_s = _MOST_PLAIN * self._spent_s - self._plain_lost_s
+        return left_s >= lost_s * self._num_wanted(size, 0)
 
     def _needed_credit_s(self, size: BatchSize, rung: int) -> float:
         """What trials of drafts may still cost when one of this rung begins.
@@ -204,7 +222,9 @@ class Adaptation:
         return self._prices.drafts_s(num_rows, self.ladder[rung].drafts, plain_s=plain_s)
 
     def _num_first(self, size: BatchSize) -> int:
-        """Steps before the first trial of a size."""
+        """Steps before the first trial of a size. Dummy runs have shown what plain ones cost."""
+        if self._prices.are_measured and size.chosen == 0:
+            return 1
         return max(FIRST_STEPS, self._num_wanted(size, size.chosen))
 
     def _num_wanted(self, size: BatchSize, rung: int) -> int:
@@ -315,26 +335,12 @@ class Adaptation:
 
     def _promise(self, size: BatchSize, rung: int) -> float:
         """The most that a rung can gain over the chosen one, as far as is known."""
-        seconds = self._expected_s(size, rung)
+        seconds = self._prices.expected_s(size, self.ladder, rung)
         if not seconds:
             return math.inf
         is_below = rung < size.chosen
         gain = self._gain(size.chosen, rung) if is_below else self._most_gain(rung, size.chosen)
         return gain / self._net(size, seconds) / self._chosen_rate(size)
-
-    def _expected_s(self, size: BatchSize, rung: int) -> float:
-        """Seconds of a rung: measured, or on the line through plain decoding and the largest
-        measured rung below. It is 0 where nothing is known.
-        """
-        below = [each for each in range(rung + 1) if size.costs[each].is_known]
-        if not below:
-            return 0.0
-        plain, last = size.costs[0], below[-1]
-        seconds = size.costs[last].usual
-        if last in (0, rung) or not plain.is_known:
-            return seconds
-        each = max(seconds - plain.usual, 0.0) / (self.ladder[last].nodes - 1)
-        return seconds + each * (self.ladder[rung].nodes - self.ladder[last].nodes)
 
     def _most_gain(self, rung: int, chosen: int = 0) -> float:
         """What a round can emit: deeper drafts are accepted at most as often as those measured, by

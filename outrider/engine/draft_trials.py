@@ -142,6 +142,11 @@ class BatchSize:
     def is_known(self) -> bool:
         return self.costs[self.chosen].is_known
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of a usual step."""
+        return max(round(self.rows.value), 1)
+
     def note(self, rung: int, seconds: float, *, num_rows: int, num_prompt: int) -> None:
         self.rows.note(num_rows)
         self.prompt.note(num_prompt)

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from outrider.engine.draft_trials import UsualSeconds
+from outrider.engine.draft_trials import BatchSize, UsualSeconds
 from outrider.wire.draft_budget import Rung
 from outrider.wire.runner_facts import RungCost
 
@@ -66,6 +66,26 @@ class RungPrices:
         if self._ratios:
             return (self.times_plain(round(num_rows), drafts) - 1) * plain_s
         return self.query_token_s * num_rows * drafts
+
+    def expected_s(self, size: BatchSize, ladder: Sequence[Rung], rung: int) -> float:
+        """Seconds of a rung: measured, on the line through plain decoding and the largest measured
+        rung below, or by dummy runs. It is 0 where nothing is known.
+        """
+        known = [each for each, cost in enumerate(size.costs) if cost.is_known]
+        below = [each for each in known if each <= rung]
+        if not known or not (below or self._ratios):
+            return 0.0
+        last, plain = below[-1] if below else known[0], size.costs[0]
+        seconds = size.costs[last].usual
+        if last == rung:
+            return seconds
+        if last and plain.is_known:
+            each = max(seconds - plain.usual, 0.0) / (ladder[last].nodes - 1)
+            return seconds + each * (ladder[rung].nodes - ladder[last].nodes)
+        if self._ratios:
+            times = [self.times_plain(size.num_rows, ladder[each].drafts) for each in (rung, last)]
+            seconds *= times[0] / times[1]
+        return seconds
 
     def times_plain(self, num_rows: int, drafts: int) -> float:
         """Seconds of a step with so many drafts a row, over those of a plain step.

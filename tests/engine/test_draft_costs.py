@@ -31,7 +31,8 @@ def test_a_budget_that_was_not_measured_lies_on_the_line_through_those_that_were
     adaptation = Adaptation(CHAIN)
     last, nodes = len(adaptation.ladder) - 1, adaptation.ladder[1].nodes
     size = sized(adaptation, seconds={0: 1.0, 1: 1.0 + 0.3 * (nodes - 1)})
-    assert adaptation._expected_s(size, last) == pytest.approx(1.0 + 0.3 * 5)
+    expected_s = adaptation._prices.expected_s(size, adaptation.ladder, last)
+    assert expected_s == pytest.approx(1.0 + 0.3 * 5)
 
 
 def test_a_trial_ends_with_the_first_step_that_costs_more_than_drafts_can_gain():
