@@ -77,6 +77,9 @@ class Adaptation:
         size = self._like(num_rows, num_prompt)
         if size.is_undecided and size.costs[0].num >= _FIRST_PLAIN:
             self._begin(size, num_rows)
+        calm = self._calm(num_rows) if num_prompt else None
+        if calm and calm is not size:
+            size.follow(calm.chosen)
         if size.trial:
             self._judge(size, size.trial)
         elif size.is_known and size.num_steps >= self._num_first(size):

@@ -128,6 +128,7 @@ class BatchSize:
     ) -> None:
         self.chosen = chosen  # the rung used outside of trials
         self.is_undecided = is_undecided  # the first plain steps decide whether it begins to draft
+        self.has_adopted = False  # a rung, by a trial of its own
         self.costs = [UsualSeconds() for _ in range(num_rungs)]
         self.rows, self.prompt = MovingMean(), MovingMean()  # of steps: rows, tokens of prompts
         self.num_steps = 0
@@ -215,10 +216,16 @@ class BatchSize:
         self.waits[rung] = float(DRAFT_WAIT)
         self.due[rung] = float(self.num_steps + DRAFT_WAIT)
 
+    def follow(self, rung: int) -> None:
+        """Use the rung of a similar size until a trial of its own adopts another."""
+        if rung != self.chosen and not self.trial and not self.has_adopted:
+            self.chosen, self._chosen_at = rung, self.num_steps
+
     def adopt(self, rung: int) -> None:
         """Choose the rung. After a change between plain decoding and drafts, the other is tried
         again soon. Larger rungs are tried at once, or after their wait if they lost before.
         """
+        self.has_adopted = True
         if 0 in (self.chosen, rung):
             for other in range(max(self.chosen, rung) + 1):
                 self.waits[other] = float(_FIRST_WAIT)
