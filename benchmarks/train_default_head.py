@@ -4,11 +4,15 @@
     python -m benchmarks.train_default_head train eagle3 --out DIR --seconds 480
     python -m benchmarks.train_default_head train dspark --out DIR --seconds 240
 
-The head is in DIR/eagle3/head. A run whose time ends exports its last checkpoint.
+The head is in DIR/eagle3/head. A run whose time ends exports its last checkpoint. A run that began
+with the shipped head on other answers forgets some of what that head knew; their mean did not:
+
+    python -m benchmarks.train_default_head mean SHIPPED DIR/eagle3/head --out DIR/mean
 """
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch
 import typer
 
 from outrider.hub.aliases import DEFAULT_ALIAS
@@ -31,6 +36,7 @@ _OUTRIDER = (
     "-c",
     "import sys; from outrider.cli.main import main; sys.exit(main())",
 )
+WEIGHTS = "model.safetensors"
 _START_S = 75  # for the start of all engines
 _REST_S = 55  # of a run: reading the answers before its budget begins, the export after it
 _FLAGS = {
@@ -100,6 +106,32 @@ def train(
     if checkpoints and not (run / "head").exists():
         _wait(_start(["train", "export", checkpoints[-1], "--out", run / "head"], out / "x.log"))
     print((out / f"{kind}.log").read_text()[-3000:])
+
+
+@app.command()
+def mean(
+    first: Annotated[Path, typer.Argument(help="Folder of a head.")],
+    second: Annotated[Path, typer.Argument(help="Folder of a head trained on from the first.")],
+    out: Annotated[Path, typer.Option(help="Folder of the new head.")],
+) -> None:
+    """Write the head whose weights are the means of those of two heads."""
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    files = first / WEIGHTS, second / WEIGHTS
+    one, other = map(load_file, files)
+    if one.keys() != other.keys() or not torch.equal(one["d2t"], other["d2t"]):
+        raise SystemExit(f"{second} was not trained on from {first}: other tensors or draft tokens")
+    both = {
+        name: torch.stack((one[name].float(), other[name].float())).mean(0).to(one[name].dtype)
+        if one[name].is_floating_point()
+        else one[name]
+        for name in one
+    }
+    out.mkdir(parents=True)
+    with safe_open(files[0], "pt") as stored:
+        save_file(both, out / WEIGHTS, metadata=stored.metadata())
+    shutil.copy(first / "config.json", out)
 
 
 def _start(arguments: Sequence[object], log: Path) -> subprocess.Popen[bytes]:
