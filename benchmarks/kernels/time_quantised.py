@@ -124,15 +124,10 @@ def sweep(kind: CodeKind, name: str, num_rows: int) -> None:
 
 
 def forms_of(weight: KernelWeight, num_rows: int, name: str) -> dict[str, Tile]:
-    """Tiles of the form without turns, also with early requests, and both forms with turns."""
+    """Tiles of the kernel without turns, and of the one with turns."""
     turns = choose_turns_tile(num_rows, weight, has_residual=name in RESIDUAL)
     old = kernels.choose_tile(num_rows, weight, random_bf16(num_rows, weight.shape[1]))
-    return {
-        "old": old,
-        "early": replace(old, requested=4 if old.slices > 1 else old.stages),
-        "codes ahead": replace(turns, is_ahead=False),
-        "numbers ahead": replace(turns, is_ahead=True),
-    }
+    return {"old": old, "turns": turns}
 
 
 def launch_of(name: str, weight: KernelWeight, x: torch.Tensor, tile: Tile) -> Launch:
@@ -195,11 +190,11 @@ def compare_forms(kind: CodeKind, name: str, rows: tuple[int, ...]) -> dict[int,
 
 def compare(kinds: list[CodeKind], rows: tuple[int, ...]) -> None:
     """First check all forms, then time them."""
-    print("us: old, early, codes ahead, numbers ahead")
+    print("us: old, turns")
     for kind in kinds:
         for name, num in itertools.product(BODY, rows):
             check_forms(kind, name, num)
-        totals = {num: [0.0] * 4 for num in rows}
+        totals = {num: [0.0] * 2 for num in rows}
         for name in BODY:
             for num, times in compare_forms(kind, name, rows).items():
                 totals[num] = [a + b for a, b in zip(totals[num], times, strict=True)]

@@ -39,7 +39,6 @@ class Instance:
     rows: int
     ending: str = ""
     stages: int = 0
-    is_ahead: bool = True
 
 
 def small_instances(kind: CodeKind) -> Iterator[Instance]:
@@ -49,7 +48,6 @@ def small_instances(kind: CodeKind) -> Iterator[Instance]:
     yield replace(tiny, inputs=256)
     yield replace(tiny, inputs=896, stages=3)
     yield replace(tiny, inputs=1152, stages=3)
-    yield replace(tiny, inputs=1152, stages=3, is_ahead=False)
     yield replace(tiny, lines=448, inputs=1152, rows=29, ending="gated")
     yield replace(tiny, lines=192, inputs=160, rows=61, ending="residual")
     yield replace(tiny, lines=448, inputs=1152, rows=125)
@@ -59,7 +57,6 @@ def large_instances(kind: CodeKind) -> Iterator[Instance]:
     """Layers of Llama-3.1-8B: more units than cores, and several tiles of rows."""
     layer = Instance(kind=kind, lines=6144, inputs=4096, rows=64)
     yield layer
-    yield replace(layer, is_ahead=False)
     yield replace(layer, lines=4096, inputs=14336, rows=128, ending="residual")
     yield replace(layer, lines=28672, rows=128, ending="gated")
     yield replace(layer, lines=28672, rows=512, ending="gated")
@@ -88,7 +85,7 @@ def launches_of(each: Instance) -> tuple[Callable[[], torch.Tensor], Callable[[]
         kernels.no_arrivals(weight), has_residual=has_residual, is_gated=is_gated,
     )  # fmt: skip
     tile = choose_turns_tile(each.rows, weight, has_residual=has_residual)
-    turns = TurnsTile(rows=tile.rows, stages=each.stages or tile.stages, is_ahead=each.is_ahead)
+    turns = TurnsTile(rows=tile.rows, stages=each.stages or tile.stages)
     old = kernels.choose_tile(each.rows, weight, x)
     return partial(launch, tile=old), partial(launch, tile=turns)
 

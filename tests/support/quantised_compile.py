@@ -19,8 +19,8 @@ CODES = {"e4m3": "*fp8e4nv"}
 FORMS = {"int4": "float16", "mxfp4": "e8m0 of 32", "nvfp4": "e4m3"}
 GROUPS = {"mxfp4": 32, "nvfp4": 16, "int8": 0}
 TILES = [
-    QuantisedTile(8, 16, 3, slices=4, requested=4),
-    QuantisedTile(8, 32, 6, num_warps=1, requested=6),
+    QuantisedTile(8, 16, 3, slices=4),
+    QuantisedTile(8, 32, 6, num_warps=1),
     QuantisedTile(16, 64, 4),
     QuantisedTile(64, 128, 3, num_warps=8),
     QuantisedTile(128, 64, 3),
@@ -82,7 +82,6 @@ def main():
         own = {"IS_WHOLE": True, "IS_GATED": False, "HAS_RESIDUAL": True}
         for tile in TILES:
             way = {"IS_SPLIT": tile.slices == 1, "SLICES": tile.slices}
-            way |= {"REQUESTED": tile.requested}
             made = compile_kernel(_quantised_kernel, kind, tile, **own, **way)
             print(json.dumps(facts(made, f"linear {kind} {tile.rows}")), flush=True)
         own = {"PAIRS_PER_ROW": 2, "IS_LIMITED": True, "IS_GATED": True, "DEPTH": 128}

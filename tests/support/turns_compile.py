@@ -33,7 +33,6 @@ def compile_turns(weight, rows, *, is_gated, has_residual):
         "HAS_RESIDUAL": has_residual,
         "IS_SPLIT": not is_gated,
         "STAGES": tile.stages,
-        "IS_AHEAD": tile.is_ahead,
         "PDL": True,
     }
     width = weight.codes[0, 0, 0].nbytes // 4

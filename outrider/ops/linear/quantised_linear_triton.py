@@ -22,7 +22,6 @@ from outrider.ops.linear.kernel_weight import BLOCK, KernelWeight
 from outrider.ops.linear.quantised_product_triton import (
     add_slices,
     quantised_product,
-    request_first_codes,
     weight_arguments,
 )
 from outrider.ops.linear.turns_tiles_triton import (
@@ -51,7 +50,6 @@ class QuantisedTile:
     stages: int
     num_warps: int = 4
     slices: int = 1  # of the inputs, all of them or one; a warp sums each
-    requested: int = 0  # blocks of every slice, before the kernel before is complete
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_slices"])
@@ -74,7 +72,6 @@ def _quantised_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,  # of the weight; half of them are outputs when gated
     SLICES: tl.constexpr,  # that a block of threads sums side by side, by a warp each
-    REQUESTED: tl.constexpr,
     IS_WHOLE: tl.constexpr,  # a block of threads sums that many; else all, one after another
     IS_SPLIT: tl.constexpr,  # there are several, whose sums are added by the last
     IS_GATED: tl.constexpr,
@@ -100,11 +97,6 @@ def _quantised_kernel(
     num_lines, is_column = N * 2 if IS_GATED else N, column < N
     row = tile % row_tiles * ROWS + tl.arange(0, ROWS)
     x_line, is_row = x + row.to(tl.int64) * x_stride, row < num_rows
-    if PDL and REQUESTED > 0:
-        size = slice_size if IS_WHOLE else K
-        request_first_codes(
-            codes, line, is_column, piece * slice_size, size, K, SLICES, KIND, REQUESTED
-        )
     overlap.wait(PDL)
     total = tl.zeros((COLUMNS, ROWS), tl.float32)
     if IS_WHOLE:
@@ -190,7 +182,7 @@ def _multiply_by_slices(
         partial=torch.empty(cells, dtype=torch.float32, device=x.device),
         num_rows=num_rows, N=size, K=inputs, x_stride=x.stride(0),
         slice_size=slice_size, num_slices=slices,
-        ROWS=tile.rows, COLUMNS=tile.columns, SLICES=tile.slices, REQUESTED=tile.requested,
+        ROWS=tile.rows, COLUMNS=tile.columns, SLICES=tile.slices,
         IS_WHOLE=is_split or slices == tile.slices,
         IS_SPLIT=is_split,
         IS_GATED=is_gated,

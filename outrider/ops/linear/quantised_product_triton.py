@@ -92,31 +92,6 @@ def quantised_product(
 
 
 @triton.jit
-def request_first_codes(
-    codes, line, is_line, begin, size, K,
-    SLICES: tl.constexpr, KIND: tl.constexpr, BLOCKS: tl.constexpr,
-):  # fmt: skip
-    """Let the L2 cache read the first codes of a tile. They do not depend on the kernel before."""
-    WIDTH: tl.constexpr = block_width(KIND)
-    BYTES: tl.constexpr = WIDTH * codes.dtype.element_ty.primitive_bitwidth // 8
-    ASSEMBLY: tl.constexpr = _request_of(BYTES)
-    start = begin + tl.arange(0, line.shape[0]) // (line.shape[0] // SLICES) * size
-    at = (line // _LINES) * (tl.cdiv(K, _BLOCK) * _LINES * WIDTH) + line % _LINES * WIDTH
-    for block in tl.static_range(BLOCKS):
-        first = start + block * _BLOCK
-        here = at + (first // _BLOCK) * (_LINES * WIDTH)
-        here = tl.where(is_line & (first < K) & (block * _BLOCK < size), here, 0)
-        tl.inline_asm_elementwise(
-            ASSEMBLY, "=r,l", [(codes + here).to(tl.int64)], tl.int32, is_pure=False, pack=1
-        )
-
-
-@triton.constexpr_function
-def _request_of(num_bytes):
-    return f"cp.async.bulk.prefetch.L2.global [$1], {num_bytes}; mov.u32 $0, 0;"
-
-
-@triton.jit
 def _row_places(x_line, begin, size, K, SLICES: tl.constexpr):
     """Pointers to the first block of every row and slice, and the inputs that are left there."""
     depth = tl.arange(0, _BLOCK)

@@ -1,9 +1,9 @@
 """x W^T for quantised weights by specialised warps: one loads, two groups of four multiply. Hopper.
 
 Each group has 64 outputs of a tile. While tensor cores multiply a block of 128 inputs for one of
-them, it widens the codes of the next block, and the other group has its turn. Weights do not depend
-on the kernel before, so the first of them are requested before that kernel is complete. Sums have
-the bits of `quantised_linear_triton.py`.
+them, it reads the codes of the next block, and the other group widens its own. Weights do not
+depend on the kernel before, so the first of them are requested before that kernel is complete. Sums
+have the bits of `quantised_linear_triton.py`.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -131,7 +131,6 @@ def _load_units(
 def _sum_blocks(
     x_tiles, w_tiles, word_tiles, full, free, word, factor, slot, phase, block, steps, group,
     KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, IS_GATED: gl.constexpr,
-    IS_AHEAD: gl.constexpr,
 ):  # fmt: skip
     """The sums of a unit for a group of warps; the slot and the phase of the block after it."""
     SLOTS: gl.constexpr = x_tiles.shape[0]
@@ -142,31 +141,22 @@ def _sum_blocks(
     total = gl.zeros((64, ROWS), gl.float32, of_products)
     mbarrier.wait(full.index(slot), phase)
     stored, word = read_block(w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED)
-    if IS_AHEAD:
-        w, scale = operand_of(
-            stored, word, factor, block, of_products, TYPE, KIND, GROUP, FORM, IS_GATED
-        )
     for step in range(steps):
-        if not IS_AHEAD:
-            w, scale = operand_of(stored, word, factor, block + step, of_products,
-                                  TYPE, KIND, GROUP, FORM, IS_GATED)  # fmt: skip
+        w, scale = operand_of(
+            stored, word, factor, block + step, of_products, TYPE, KIND, GROUP, FORM, IS_GATED
+        )
         a = x_tiles.index(slot).permute((1, 0))
         pending = warpgroup_mma(w, a, products, use_acc=False, is_async=True)
         used = slot
         slot += 1
         if slot == SLOTS:
             slot, phase = 0, phase ^ 1
-        w_next, scale_next = w, scale
         if step + 1 < steps:
             mbarrier.wait(full.index(slot), phase)
             stored, word = read_block(w_tiles, word_tiles, slot, group, word, KIND, GROUP, IS_GATED)
-            if IS_AHEAD:
-                w_next, scale_next = operand_of(stored, word, factor, block + step + 1, of_products,
-                                                TYPE, KIND, GROUP, FORM, IS_GATED)  # fmt: skip
         products = warpgroup_mma_wait(0, deps=[pending])
         mbarrier.arrive(free.index(used))
         total += products * scale[:, None]
-        w, scale = w_next, scale_next
     return total, slot, phase
 
 
@@ -176,7 +166,7 @@ def _multiply_units(
     num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size, group,
     KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, HAS_FACTORS: gl.constexpr,
     IS_GATED: gl.constexpr, HAS_RESIDUAL: gl.constexpr, IS_SPLIT: gl.constexpr,
-    IS_AHEAD: gl.constexpr, PDL: gl.constexpr,
+    PDL: gl.constexpr,
 ):  # fmt: skip
     """A group of multiplying warps: one sum for every output of its half of a tile."""
     ROWS: gl.constexpr = x_tiles.shape[1]
@@ -192,7 +182,7 @@ def _multiply_units(
         )
         total, slot, phase = _sum_blocks(
             x_tiles, w_tiles, word_tiles, full, free, word, factor, slot, phase, block, steps,
-            group, KIND, GROUP, FORM, IS_GATED, IS_AHEAD,
+            group, KIND, GROUP, FORM, IS_GATED,
         )  # fmt: skip
         if unit + gl.num_programs(0) >= num_units:
             overlap.release(PDL)
@@ -269,7 +259,7 @@ def _turns_kernel(
     num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size,
     KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, HAS_FACTORS: gl.constexpr,
     IS_GATED: gl.constexpr, HAS_RESIDUAL: gl.constexpr, IS_SPLIT: gl.constexpr,
-    STAGES: gl.constexpr, IS_AHEAD: gl.constexpr, PDL: gl.constexpr,
+    STAGES: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     ROWS: gl.constexpr = x.block_shape[0]
     WIDTH: gl.constexpr = codes.block_shape[1]
@@ -291,13 +281,11 @@ def _turns_kernel(
             (_multiply_units, (
                 x_tiles, w_tiles, word_tiles, full, free, words, factors, residual, out, partial,
                 arrivals, num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size,
-                0, KIND, GROUP, FORM, HAS_FACTORS, IS_GATED, HAS_RESIDUAL, IS_SPLIT,
-                IS_AHEAD, PDL)),
+                0, KIND, GROUP, FORM, HAS_FACTORS, IS_GATED, HAS_RESIDUAL, IS_SPLIT, PDL)),
             (_multiply_units, (
                 x_tiles, w_tiles, word_tiles, full, free, words, factors, residual, out, partial,
                 arrivals, num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size,
-                1, KIND, GROUP, FORM, HAS_FACTORS, IS_GATED, HAS_RESIDUAL, IS_SPLIT,
-                IS_AHEAD, PDL)),
+                1, KIND, GROUP, FORM, HAS_FACTORS, IS_GATED, HAS_RESIDUAL, IS_SPLIT, PDL)),
             (_load_units, (
                 x, codes, words_of_blocks, x_tiles, parts, word_parts, full, free, N, K, num_tiles,
                 row_tiles, num_units, slice_size, IS_GATED, GROUP, FORM, PDL)),
@@ -344,8 +332,7 @@ def launch_turns(
         KIND=weight.kind, GROUP=weight.scales.group, FORM=weight.scales.form,
         HAS_FACTORS=arguments["HAS_FACTORS"],
         IS_GATED=is_gated, HAS_RESIDUAL=has_residual, IS_SPLIT=slices > 1,
-        STAGES=tile.stages, IS_AHEAD=tile.is_ahead,
-        PDL=overlap.is_on(x), num_warps=4,
+        STAGES=tile.stages, PDL=overlap.is_on(x), num_warps=4,
         **overlap.options(x),
     )  # fmt: skip
     return out

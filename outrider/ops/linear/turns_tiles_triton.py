@@ -26,7 +26,6 @@ class TurnsTile:
 
     rows: int
     stages: int
-    is_ahead: bool = True  # codes are widened while the block before is multiplied
 
 
 def fits_turns(x: torch.Tensor, weight: KernelWeight, *, is_gated: bool) -> bool:
