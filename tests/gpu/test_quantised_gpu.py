@@ -9,6 +9,7 @@ from support.spoken import tiny_llama
 
 from benchmarks.kernels.quantised_weights import random_codes
 from outrider import LLM, SamplingParams
+from outrider.ops import gpu_facts
 from outrider.ops.linear.kernel_weight import kernel_weight
 from outrider.ops.moe.expert_stack import stack_codes
 
@@ -68,6 +69,7 @@ def test_real_sizes_have_the_same_bits_in_any_batch(kind, size):
     weight = random_codes(kind, *size, device=CUDA)
     layer = QuantisedLinear(kernel_weight(weight))
     x, residual = draw(COUNTS[-1], size[1]), draw(COUNTS[-1], size[0])
+    assert fits_turns(x, layer.weight, is_gated=True) == gpu_facts.is_tested_hopper(x)
     product, gated, total = layer(x), layer.swiglu(x), layer.plus(x, residual)
     assert_near(product[:8], x[:8], weight.widen())
     for count in COUNTS:

@@ -145,7 +145,8 @@ def multiply_quantised(
 ) -> torch.Tensor:  # [n, out]
     """x W^T, residual + x W^T, or SwiGLU of its halves; `tile` is for benchmarks that sweep."""
     num_rows, (slices, slice_size) = len(x), slices_of(*weight.shape)
-    if tile is None and turns_pay(num_rows, slices) and fits_turns(x, weight, is_gated=is_gated):
+    pays = turns_pay(num_rows, weight, slices=slices, slice_size=slice_size)
+    if tile is None and pays and fits_turns(x, weight, is_gated=is_gated):
         tile = choose_turns_tile(num_rows, weight, has_residual=has_residual)
     if not isinstance(tile, TurnsTile):
         tile = tile or choose_tile(num_rows, weight, x)

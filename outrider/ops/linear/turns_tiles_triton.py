@@ -10,11 +10,11 @@ import torch
 from outrider.ops import gpu_facts
 from outrider.ops.linear.kernel_weight import BLOCK, LINES, KernelWeight
 
-ARE_TURNS_CHOSEN = False  # until a GPU has confirmed their bits and times; benchmarks ask for them
 OUTPUTS = 128  # lines of a tile: 64 for each group of multiplying warps
 MOST_ROWS = 128  # of a tile
-_LEAST_ROWS = 17
 _MOST_WHOLE_ROWS = 512  # of weights with one slice
+_NARROW = 4096  # lines of a weight
+_SHORT, _MIDDLE, _LONG = 1024, 1792, 4096  # inputs of a slice
 _MOST_STAGES = 8
 _LINE = 16  # bytes that the addresses of TMA are multiples of
 _ENDING_BYTES, _RESIDUAL_BYTES = 6 << 10, 38 << 10  # shared memory of the epilogue
@@ -54,10 +54,25 @@ def has_one_word(weight: KernelWeight) -> bool:
     return scales.group % BLOCK == 0
 
 
-def turns_pay(num_rows: int, slices: int) -> bool:
-    """Whether these tiles are faster than all others of the same bits."""
+def turns_pay(num_rows: int, weight: KernelWeight, *, slices: int, slice_size: int) -> bool:
+    """Whether these tiles are faster than all others of the same bits.
+
+    Measured on an H200 with e4m3 and int4 and up to 128 rows, at the shapes of Llama-3.1-8B
+    (docs/lab/log.md). int8 and MXFP4 were not timed: they follow codes of as many bits.
+    """
+    least = _least_rows(weight, slice_size)
     most = MOST_ROWS if slices > 1 else _MOST_WHOLE_ROWS
-    return ARE_TURNS_CHOSEN and _LEAST_ROWS <= num_rows <= most
+    return least is not None and least <= num_rows <= most
+
+
+def _least_rows(weight: KernelWeight, slice_size: int) -> int | None:
+    """Turns start slowly, so a short slice pays from more rows on than a long one."""
+    lines = weight.shape[0]
+    if lines < _NARROW or slice_size < _SHORT:
+        return None
+    if slice_size >= _MIDDLE:
+        return 17 if slice_size >= _LONG else 33
+    return 65 if lines > _NARROW or weight.kind in ("e4m3", "int8") else None
 
 
 def choose_turns_tile(num_rows: int, weight: KernelWeight, *, has_residual: bool) -> TurnsTile:
