@@ -214,11 +214,13 @@ class Adaptation:
         Where drafts do not pay, a trial takes about half of its steps to show that. So drafts that
         are not free are tried when there is time for these.
         """
-        plain_s = size.costs[0].usual
-        loss_s = self._drafts_s(size.rows.value, rung, plain_s)
-        if size.costs[rung].is_known:
-            loss_s = size.costs[rung].usual - plain_s
-        return loss_s * self._num_wanted(size, rung) / 2 if loss_s > _FREE_SHARE * plain_s else 0.0
+        plain_s, cost, prices = size.costs[0].usual, size.costs[rung], self._prices
+        drafts_s = self._drafts_s(size.rows.value, rung, plain_s)
+        loss_s = cost.usual - plain_s if cost.is_known else drafts_s
+        is_free = loss_s <= _FREE_SHARE * plain_s
+        if prices.are_measured and not cost.is_known:
+            is_free = prices.are_promising(self.ladder[rung], size.num_rows)
+        return 0.0 if is_free else loss_s * self._num_wanted(size, rung) / 2
 
     def _drafts_s(self, num_rows: float, rung: int, plain_s: float) -> float:
         """Seconds that the drafts of a rung should add to a plain step."""
@@ -311,9 +313,7 @@ class Adaptation:
             for rung, budget in enumerate(self.ladder)
             if num_rows * budget.nodes <= _FREE_TOKENS and self._most_gain(rung) > _WORTH_STARTING
         ]
-        if self._prices.are_measured:
-            free = [rung for rung in free if self._drafts_s(num_rows, rung, 1.0) <= _FREE_SHARE]
-        return max(free, default=0)
+        return self._prices.choose_first(self.ladder, free, num_rows)
 
     def _neighbour(self, num_rows: int, num_prompt: int) -> BatchSize | None:
         """The measured size with as many rows that is nearest in prompt tokens.

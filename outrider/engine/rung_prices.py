@@ -7,11 +7,14 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from outrider.engine.draft_trials import BatchSize, UsualSeconds
+from outrider.engine.draft_trials import BatchSize, UsualSeconds, emitted_at
 from outrider.wire.draft_budget import Rung
 from outrider.wire.runner_facts import RungCost
 
 _LEAST_PROMPT = 32  # tokens from which a step shows what a prompt token costs
+_USUAL_RATE = 0.65  # at which a draft of a head is accepted, before the text tells
+_WORTH_TRYING = 1.08  # gain at that rate: a hard text then loses little in the first steps
+_CHEAP = 1.3  # times a plain step: larger trees that cost more come after smaller ones
 _LEAST_READ = 16  # of a step of prompts alone: mostly tokens, or they are free
 
 
@@ -99,6 +102,21 @@ class RungPrices:
         after = min(max(bisect_left(points, (drafts, 0.0)), 1), len(points) - 1)
         (fewer, low), (more, high) = points[after - 1], points[after]
         return max(low + (high - low) / (more - fewer) * (drafts - fewer), 1.0)
+
+    def choose_first(self, ladder: Sequence[Rung], free: Sequence[int], num_rows: int) -> int:
+        """The rung of these that a batch begins with, or plain decoding: the largest cheap one,
+        else the smallest, which shows at the least cost how often drafts are accepted.
+        """
+        if not self._ratios:
+            return max(free, default=0)
+        good = [rung for rung in free if self.are_promising(ladder[rung], num_rows)]
+        times = {rung: self.times_plain(num_rows, ladder[rung].drafts) for rung in good}
+        return max((rung for rung in good if times[rung] <= _CHEAP), default=min(good, default=0))
+
+    def are_promising(self, rung: Rung, num_rows: int) -> bool:
+        """Whether the drafts of a rung pay well if they are accepted as often as usual."""
+        emitted = emitted_at(_USUAL_RATE, rung.most_emitted)
+        return emitted >= _WORTH_TRYING * self.times_plain(num_rows, rung.drafts)
 
     def can_pay(self, ladder: Sequence[Rung], num_rows: int, *, least_gain: float) -> bool:
         """Whether a rung may gain so much, if all its drafts are accepted."""
