@@ -13,6 +13,7 @@ from outrider.wire.runner_facts import RungCost
 
 _LEAST_PROMPT = 32  # tokens from which a step shows what a prompt token costs
 _USUAL_RATE = 0.65  # at which a draft of a head is accepted, before the text tells
+_BEST_RATE = 0.95  # the same of a text that is easy for the head
 _WORTH_TRYING = 1.08  # gain at that rate: a hard text then loses little in the first steps
 _CHEAP = 1.3  # times a plain step: larger trees that cost more come after smaller ones
 _LEAST_READ = 16  # of a step of prompts alone: mostly tokens, or they are free
@@ -119,8 +120,9 @@ class RungPrices:
         return emitted >= _WORTH_TRYING * self.times_plain(num_rows, rung.drafts)
 
     def can_pay(self, ladder: Sequence[Rung], num_rows: int, *, least_gain: float) -> bool:
-        """Whether a rung may gain so much, if all its drafts are accepted."""
+        """Whether a rung may gain so much with the easiest text."""
         return not self._ratios or any(
-            rung.most_emitted > least_gain * self.times_plain(num_rows, rung.drafts)
+            emitted_at(_BEST_RATE, rung.most_emitted)
+            > least_gain * self.times_plain(num_rows, rung.drafts)
             for rung in ladder[1:]
         )

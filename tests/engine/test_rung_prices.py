@@ -50,6 +50,13 @@ def test_drafts_that_cannot_pay_by_dummy_runs_are_not_tried_for_a_thousand_steps
     assert set(run.budgets) == {PLAIN}
 
 
+def test_drafts_that_pay_only_if_nearly_all_are_accepted_cannot_pay():
+    """Chains of 3 that cost 3.8 plain steps: the dummy runs of 8 packed rows on two cores."""
+    costs = [cost(8, 0, 1.0), cost(8, 1, 2.2), cost(8, 3, 3.8)]
+    assert not RungPrices(costs).can_pay(LADDER, 8, least_gain=1.03)
+    assert RungPrices([*costs, cost(8, 3, 3.5)]).can_pay(LADDER, 8, least_gain=1.03)
+
+
 def test_drafts_are_tried_late_even_if_dummy_runs_said_that_they_cannot_pay():
     machine = Machine(rows=8, seconds=lambda width: 1 + width / 1000, accept_rate=0.9)
     wrong = Machine(rows=8, seconds=packed_price, accept_rate=0.9)
