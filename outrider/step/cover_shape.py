@@ -21,19 +21,20 @@ class ShapeCovers:
     keeps coming is captured when its padding has cost as much.
     """
 
-    def __init__(
-        self, captured: Collection[StepShape], can_capture: Callable[[StepShape], bool]
-    ) -> None:
+    def __init__(self, captured: Collection[StepShape]) -> None:
         self._captured = captured  # grows
-        self._can_capture = can_capture
         self._found: dict[StepShape, StepShape] = {}
         self._wasted: dict[StepShape, int] = {}  # query tokens of padding so far
         # The last shape and its cover: consecutive steps mostly have one shape, and comparing is
         # faster than hashing.
         self._last: tuple[StepShape, StepShape] | None = None
 
-    def next_for(self, shape: StepShape) -> StepShape:
-        """The shape that the next step of this shape runs in: a captured one, or its own."""
+    def next_for(self, shape: StepShape, can_capture: Callable[[StepShape], bool]) -> StepShape:
+        """The shape that the next step of this shape runs in: a captured one, or its own.
+
+        `can_capture` is a method of the executor that owns this. It is not stored: the cycle of
+        references would keep captured graphs and their memory after the executor is dropped.
+        """
         if self._last is None or self._last[0] != shape:
             self._last = shape, self._find(shape)
         asked, cover = self._last
@@ -41,7 +42,7 @@ class ShapeCovers:
             return cover
         wasted = self._wasted.get(shape, 0) + _paid_tokens(cover) - _paid_tokens(shape)
         self._wasted[shape] = wasted
-        return shape if wasted > _MOST_WASTED and self._can_capture(shape) else cover
+        return shape if wasted > _MOST_WASTED and can_capture(shape) else cover
 
     def note_capture(self, shape: StepShape) -> None:
         """A shape was captured: other shapes may have less padding in it."""

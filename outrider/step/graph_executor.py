@@ -97,7 +97,7 @@ class GraphExecutor:
         self._latest: tuple[StepPlan, _CapturedGraph] | None = None  # what was replayed last
         self._pool = torch.cuda.graph_pool_handle()
         self._refused: set[StepShape] = set()
-        self._covers = ShapeCovers(self._graphs, self._can_capture)
+        self._covers = ShapeCovers(self._graphs)
         self.num_eager = 0
         self.num_uncapturable = 0
 
@@ -110,7 +110,7 @@ class GraphExecutor:
 
         A shape that keeps coming becomes its own: then it runs eagerly once and is captured.
         """
-        return self._covers.next_for(shape)
+        return self._covers.next_for(shape, self._can_capture)
 
     def prepare(self, program: Callable[[StepPlan], T], plan: StepPlan) -> None:
         """Capture a shape whose kernels are compiled: a step of its kind has run before."""

@@ -52,6 +52,12 @@ def test_a_kernel_widens_codes_to_the_numbers_exactly(form):
     assert torch.equal(numbers_of(weight), values)
 
 
+def test_scales_lie_in_rows_of_known_strides_for_copies_by_tma():
+    for form in FORMS | LARGE | SMALL:
+        words = kernel_weight(quantised_of(form, OUTPUTS, INPUTS)[0]).scales.words
+        assert words.stride() == (OUTPUTS, 1), form  # [1, out] of scales per output, too
+
+
 @pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("form", ["fp8 rows", "GPTQ", "int8 rows", "MXFP4"])
 def test_codes_widened_first_have_the_same_products(form):

@@ -1,11 +1,15 @@
 """A captured shape that covers a step: the same work with more padding, and never less room."""
 
+import gc
+import weakref
 from dataclasses import fields, replace
 
 import pytest
+import torch
 
 from outrider.step.buckets import device_buckets
 from outrider.step.cover_shape import ShapeCovers, find_cover
+from outrider.step.graph_executor import GraphExecutor
 from outrider.step.shape import ChunkShape, SamplingFlags, StepShape
 from outrider.step.step_sizes import StepSizes
 from outrider.wire.draft_budget import Budget
@@ -17,6 +21,10 @@ MIXED = StepShape(
     pages=16,
     sampling_flags=SamplingFlags(),
 )
+
+
+def always(shape):
+    return True
 
 
 def wider(shape, tokens):
@@ -88,17 +96,17 @@ def test_a_shape_that_keeps_coming_leaves_its_cover():
     start, shape = shape_of(rows=8, prompt=512, chunks=8), shape_of(rows=8, prompt=448)
     assert (start.num_query, shape.num_query) == (640, 512)
     captured = {start}
-    covers = ShapeCovers(captured, lambda _: True)
-    ran = [covers.next_for(shape) for _ in range(20)]
+    covers = ShapeCovers(captured)
+    ran = [covers.next_for(shape, always) for _ in range(20)]
     assert ran == [start] * 16 + [shape] * 4  # 16 steps had 2,048 tokens of padding
     captured.add(shape)
     covers.note_capture(shape)
-    assert covers.next_for(shape) == shape
+    assert covers.next_for(shape, always) == shape
 
 
 def test_padding_adds_up_over_steps_of_other_shapes():
-    covers = ShapeCovers({wider(MIXED, 200)}, lambda _: True)
-    ran = [covers.next_for(each) for _ in range(90) for each in (MIXED, wider(MIXED, 199))]
+    covers = ShapeCovers({wider(MIXED, 200)})
+    ran = [covers.next_for(each, always) for _ in range(90) for each in (MIXED, wider(MIXED, 199))]
     assert ran[:170] == [wider(MIXED, 200)] * 170  # 85 times 24 tokens of padding
     assert ran[-2:] == [MIXED, wider(MIXED, 200)]
 
@@ -106,23 +114,37 @@ def test_padding_adds_up_over_steps_of_other_shapes():
 def test_padding_that_is_free_keeps_its_cover():
     small = replace(MIXED, rows=1, chunk=ChunkShape(rows=9, tokens=3, width=3))
     free = replace(MIXED, rows=4, chunk=ChunkShape(rows=9, tokens=108, width=108))
-    covers = ShapeCovers({free}, lambda _: True)
-    assert {covers.next_for(small) for _ in range(10_000)} == {free}
+    covers = ShapeCovers({free})
+    assert {covers.next_for(small, always) for _ in range(10_000)} == {free}
 
 
 def test_a_shape_that_cannot_be_captured_keeps_its_cover():
     refused = set()
-    covers = ShapeCovers({wider(MIXED, 230)}, lambda shape: shape not in refused)
-    ran = [covers.next_for(MIXED) for _ in range(50)]
+    covers = ShapeCovers({wider(MIXED, 230)})
+    ran = [covers.next_for(MIXED, lambda shape: shape not in refused) for _ in range(50)]
     assert ran[-1] == MIXED
     refused.add(MIXED)  # its capture failed
-    assert covers.next_for(MIXED) == wider(MIXED, 230)
+    assert covers.next_for(MIXED, lambda shape: shape not in refused) == wider(MIXED, 230)
 
 
 def test_a_shape_without_a_cover_is_its_own_until_one_is_captured():
     captured = set()
-    covers = ShapeCovers(captured, lambda _: True)
-    assert covers.next_for(MIXED) == MIXED
+    covers = ShapeCovers(captured)
+    assert covers.next_for(MIXED, always) == MIXED
     captured.add(wider(MIXED, 200))
     covers.note_capture(wider(MIXED, 200))
-    assert covers.next_for(MIXED) == wider(MIXED, 200)
+    assert covers.next_for(MIXED, always) == wider(MIXED, 200)
+
+
+def test_an_executor_is_freed_without_a_collection_of_cycles(monkeypatch):
+    """Its captured graphs hold device memory, which `sleep` must return at once."""
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))  # needs a GPU
+    executor = GraphExecutor(always)
+    executor.cover(MIXED)
+    gone = weakref.ref(executor)
+    gc.disable()
+    try:
+        del executor
+        assert gone() is None
+    finally:
+        gc.enable()

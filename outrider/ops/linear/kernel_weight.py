@@ -149,6 +149,8 @@ def scale_words(weight: QuantisedWeight) -> ScaleWords:
         zeros = zeros if len(zeros) else torch.full_like(stored.scales, middle, dtype=torch.int32)
         words = (stored.scales.contiguous().view(torch.int16).int() & 0xFFFF) | (zeros << 16)
         zeros = zeros.new_empty(0, zeros.shape[1])  # a slice would keep the memory of all
+    if words.stride(0) != words.shape[1]:  # of one row, any stride counts as contiguous but for TMA
+        words = words.clone(memory_format=torch.contiguous_format)
     return ScaleWords(form=form, words=words, zeros=zeros, factors=factors, group=group)
 
 
