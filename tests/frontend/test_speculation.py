@@ -233,9 +233,8 @@ def test_a_head_for_another_model_is_refused(tmp_path, model_folder):
 
 
 def test_other_dialects_draft_the_same(model_folder, draft_folder, plain):
-    vllm = LLM(
-        model_folder, speculative_config={"model": str(draft_folder), "num_speculative_tokens": 2}
-    )
+    config = {"model": str(draft_folder), "num_speculative_tokens": 2}
+    vllm = LLM(model_folder, speculative_config=config, adaptive=False)
     params = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0)
     (ours,), (theirs,) = (each.generate("the", params, use_tqdm=False) for each in (vllm, plain))
     assert ours.outputs[0].token_ids == theirs.outputs[0].token_ids
