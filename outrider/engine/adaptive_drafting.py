@@ -40,6 +40,7 @@ _LEAST_GAIN = 1.03  # a smaller gain is not worth new shapes
 _PLAIN_GAIN = 0.98  # plain decoding is chosen unless drafts gain more than the rest
 _MOST_LOST = 0.015  # share of all time that trials of drafts may cost batches that decode plainly
 _MOST_PLAIN = 0.01  # the same of trials of plain decoding in batches that draft
+_MOST_GUESSED = 32  # steps of drafts before plain ones are measured, whatever dummy runs said
 _KEPT = 1 - 1 / 8192  # of that time, step by step: a quiet day is no credit for a bad hour
 _UNKNOWN_WAIT = 32.0  # steps with prompts before drafts are tried, if no step had none
 _MOST_PROMPT = 0.95  # largest share of a step that is attributed to its prompts
@@ -144,7 +145,7 @@ class Adaptation:
     def _count_loss(
         self, size: BatchSize, step: _Step, seconds: float, emitted_per_row: float
     ) -> None:
-        """Add up what trials of drafts cost more than plain decoding of as many tokens."""
+        """Add up what trials cost more than the chosen rung would have for as many tokens."""
         self._spent_s = _KEPT * self._spent_s + seconds
         self._lost_s *= _KEPT
         self._plain_lost_s *= _KEPT
@@ -184,9 +185,8 @@ class Adaptation:
             if not self._is_affordable(size, rung):
                 continue
             is_next = rung == 0 or rung == size.chosen + 1 == 1
-            is_measured = is_next or size.chosen > 0 or size.costs[1].is_known
-            is_measured |= self._prices.are_measured
-            promise = self._promise(size, rung) if is_measured else 0.0
+            is_measured = size.chosen > 0 or size.costs[1].is_known or self._prices.are_measured
+            promise = self._promise(size, rung) if is_next or is_measured else 0.0
             if not is_next and promise < _LEAST_GAIN:
                 size.due[rung] = now + PLAIN_WAIT
             elif promise > most:
@@ -202,7 +202,8 @@ class Adaptation:
         if size.chosen == 0:
             return self.trial_credit_s >= self._needed_credit_s(size, rung)
         plain_s = self._prices.expected_s(size, self.ladder, 0)
-        if rung or not plain_s:
+        is_due = not size.costs[0].is_known and size.num_steps >= _MOST_GUESSED
+        if rung or not plain_s or is_due:
             return True
         lost_s = self._net(size, plain_s) - 1 / self._chosen_rate(size)
         left_s = _MOST_PLAIN * self._spent_s - self._plain_lost_s
@@ -295,7 +296,7 @@ class Adaptation:
                 is_undecided=is_undecided,
             )
             if not self._prices.can_pay(self.ladder, num_rows, least_gain=_LEAST_GAIN):
-                size.wait_long(1)
+                size.postpone_drafts()
         return self._sizes[octaves]
 
     def _begin(self, size: BatchSize, num_rows: int) -> None:

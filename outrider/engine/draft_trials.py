@@ -216,9 +216,16 @@ class BatchSize:
         self.waits[rung] = float(DRAFT_WAIT)
         self.due[rung] = float(self.num_steps + DRAFT_WAIT)
 
+    def postpone_drafts(self) -> None:
+        """No text should make any rung pay, before one is tried."""
+        self.due[1:] = [float(self.num_steps + DRAFT_WAIT)] * (len(self.due) - 1)
+
     def follow(self, rung: int) -> None:
         """Use the rung of a similar size until a trial of its own adopts another."""
-        if rung != self.chosen and not self.trial and not self.has_adopted:
+        if self.trial or self.has_adopted:
+            return
+        self.is_undecided = False
+        if rung != self.chosen:
             self.chosen, self._chosen_at = rung, self.num_steps
 
     def adopt(self, rung: int) -> None:

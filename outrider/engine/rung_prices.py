@@ -13,6 +13,7 @@ from outrider.wire.runner_facts import RungCost
 
 _LEAST_PROMPT = 32  # tokens from which a step shows what a prompt token costs
 _USUAL_RATE = 0.65  # at which a draft of a head is accepted, before the text tells
+_MOST_EACH = 2.0  # plain steps that a query token can cost; more was a stall of a dummy run
 _BEST_RATE = 0.95  # the same of a text that is easy for the head
 _WORTH_TRYING = 1.08  # gain at that rate: a hard text then loses little in the first steps
 _CHEAP = 1.3  # times a plain step: larger trees that cost more come after smaller ones
@@ -102,7 +103,8 @@ class RungPrices:
         points = self._ratios[nearest]
         after = min(max(bisect_left(points, (drafts, 0.0)), 1), len(points) - 1)
         (fewer, low), (more, high) = points[after - 1], points[after]
-        return max(low + (high - low) / (more - fewer) * (drafts - fewer), 1.0)
+        ratio = low + (high - low) / (more - fewer) * (drafts - fewer)
+        return min(max(ratio, 1.0), _MOST_EACH * (1 + drafts))
 
     def choose_first(self, ladder: Sequence[Rung], free: Sequence[int], num_rows: int) -> int:
         """The rung of these that a batch begins with, or plain decoding: the largest cheap one,

@@ -150,6 +150,11 @@ class ModelConfig:
         return True
 
     @property
+    def has_experts(self) -> bool:
+        """Whether tokens choose the weights that they read (a mixture of experts)."""
+        return isinstance(self.experts, ExpertsConfig)
+
+    @property
     def has_axes(self) -> bool:
         """Whether rotary positions have three axes (mrope)."""
         return bool(self.rope.sections)

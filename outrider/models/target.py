@@ -51,6 +51,11 @@ class TargetConfig(Protocol):
         ...
 
     @property
+    def has_experts(self) -> bool:
+        """Whether tokens choose the weights that they read (a mixture of experts)."""
+        ...
+
+    @property
     def has_axes(self) -> bool:
         """Whether rotary positions have three axes (mrope)."""
         ...

@@ -186,31 +186,31 @@ def _assemble(
         stream=stream,
         num_snapshots=sized.snapshots.num,
     )
-    facts = _prepare(runner, draft, settings, buckets, largest, loaded.ranks, on_progress)
+    facts = _prepare(runner, loaded, settings, buckets, largest, on_progress)
     memory = _memory(loaded, settings, sized, page_bytes=pages.page_bytes)
     return runner, _facts(loaded, settings, memory, facts, sized.snapshots)
 
 
 def _prepare(
     runner: Runner,
-    draft: DraftKind,
+    loaded: _Loaded,
     settings: Settings,
     buckets: Buckets,
     largest: StepShape,
-    ranks: RankGroup,
     on_progress: OnProgress,
 ) -> DraftFacts:
     """Capture the usual shapes and measure what drafts cost, as far as that is wanted at start."""
-    facts, execution = draft_facts(draft, buckets), settings.execution
-    device, rungs = torch.device(settings.device), rungs_of(draft, buckets, execution)
+    facts, execution = draft_facts(loaded.draft, buckets), settings.execution
+    device, rungs = torch.device(settings.device), rungs_of(loaded.draft, buckets, execution)
     is_captured = execution.record == "at start" and execution.executor != "eager"
     if is_captured:
         shapes = list_shapes(largest, buckets, rungs)
         _log.info("%s", warm_up(runner, shapes, device, on_progress))
-    # A step of a device that is not captured takes longer than it will, and ranks could end their
-    # measurements after different steps.
-    is_meaningful = (is_captured or is_host(device)) and ranks.size == 1
-    if not facts.is_adaptive or not is_meaningful:
+    # A step of a device that is not captured takes longer than it will. Ranks could end their
+    # measurements after different steps. The rows of a dummy run read no experts.
+    is_meaningful = is_captured or is_host(device)
+    is_meaningful &= loaded.ranks is ONE_RANK and not loaded.model.config.has_experts
+    if not (facts.is_adaptive and is_meaningful and execution.can_decode):
         return facts
     most_rows, most_s = settings.host.max_rows, HOST_S if is_host(device) else DEVICE_S
     costs = measure_rungs(runner, buckets, rungs, most_rows=most_rows, most_s=most_s)

@@ -24,13 +24,14 @@ def measure_rungs(
     Few rows come first: a slow machine has time for those alone.
     """
     costs: list[RungCost] = []
-    left_s = most_s
+    end_s = time.perf_counter() + most_s
     for rows, rung in _cells(buckets, rungs, most_rows):
         seconds = _time(runner, decode_shape(rows, rung, buckets))
-        left_s -= _NUM_RUNS * seconds
-        if left_s < 0 or seconds > _SLOW_SHARE * most_s:
+        if seconds > _SLOW_SHARE * most_s:
             break
         costs.append(RungCost(rows=rows, drafts=rung.drafts, seconds=seconds))
+        if time.perf_counter() > end_s:
+            break
     return tuple(costs)
 
 

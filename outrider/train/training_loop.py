@@ -89,7 +89,11 @@ class TrainingRun:
         """Write a checkpoint. Refused if the weights are not finite."""
         if not self._trainer.is_finite():
             self._stop("the weights are not finite")
-        now = replace(self._start, step=self.step, state_dict=self._trainer.state_dict())
+        facts = self._start.facts
+        planned = {**facts, "run": {**facts["run"], "steps": self._trainer.recipe.steps}}
+        now = replace(
+            self._start, step=self.step, facts=planned, state_dict=self._trainer.state_dict()
+        )
         return save_checkpoint(self._checkpoints, now)
 
     def _advance(self, show: ShowProgress) -> None:
@@ -130,9 +134,11 @@ class TrainingRun:
         trainer, limit = self._trainer, self._limit
         if limit is None:
             return
-        steps = self.step + int(max(limit.end_s - time.monotonic(), 0.0) * speed)
-        if trainer.is_caching and self.step <= self._sequences.order.per_epoch:
-            steps = max(steps, trainer.recipe.steps)
+        left_s, planned = limit.end_s - time.monotonic(), trainer.recipe.steps
+        steps = self.step + int(max(left_s, 0.0) * speed)
+        per_epoch = self._sequences.order.per_epoch
+        if trainer.is_caching and self.step <= per_epoch < planned and left_s > 0:
+            steps = max(steps, planned)
         trainer.recipe = replace(trainer.recipe, steps=min(steps, limit.most_steps))
 
     def _speed(self) -> float:

@@ -6,6 +6,7 @@ import pytest
 from support.hiccups import Adversary, Machine, dummy_costs, simulate
 
 from outrider.engine.adaptive_drafting import Adaptation
+from outrider.engine.draft_trials import BatchSize
 from outrider.engine.rung_prices import RungPrices
 from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
 from outrider.wire.runner_facts import RungCost
@@ -57,6 +58,29 @@ def test_drafts_that_pay_only_if_nearly_all_are_accepted_cannot_pay():
     assert RungPrices([*costs, cost(8, 3, 3.5)]).can_pay(LADDER, 8, least_gain=1.03)
 
 
+def test_no_rung_is_tried_for_a_thousand_steps_where_none_can_pay():
+    """Prices that only the whole chain would pay, if all its drafts were accepted."""
+    price = {8: 1.0, 16: 2.2, 24: 3.0, 32: 3.8}
+    machine = Machine(rows=8, seconds=price.__getitem__, accept_rate=0.1)
+    run = undisturbed(
+        machine, num_steps=1000, costs=[cost(8, 0, 1.0), cost(8, 1, 2.2), cost(8, 3, 3.8)]
+    )
+    assert set(run.budgets) == {PLAIN}
+
+
+def test_plain_decoding_is_measured_soon_where_dummy_runs_called_drafts_too_cheap():
+    machine = Machine(rows=1, seconds=lambda width: 0.5 + 0.5 * width, accept_rate=0.4)
+    cheap = [cost(1, 0, 1.0), cost(1, 1, 1.02), cost(1, 3, 1.06)]
+    run = undisturbed(machine, num_steps=128, costs=cheap)
+    assert run.budgets.index(PLAIN) <= 40
+
+
+def test_a_stall_in_a_dummy_run_does_not_lock_drafts_out():
+    machine = Machine(rows=1, seconds=lambda width: 1 + width / 100, accept_rate=0.9)
+    run = undisturbed(machine, num_steps=1500, costs=[cost(1, 0, 1.0), cost(1, 1, 80.0)])
+    assert run.budgets[-1] == CHAIN
+
+
 def test_drafts_are_tried_late_even_if_dummy_runs_said_that_they_cannot_pay():
     machine = Machine(rows=8, seconds=lambda width: 1 + width / 1000, accept_rate=0.9)
     wrong = Machine(rows=8, seconds=packed_price, accept_rate=0.9)
@@ -83,3 +107,12 @@ def test_a_small_batch_begins_plainly_where_all_drafts_are_dear():
     machine = Machine(rows=1, seconds=lambda width: float(width), accept_rate=0.8)
     run = undisturbed(machine, num_steps=4, costs=dummy_costs(machine, LADDER))
     assert run.budgets == [PLAIN] * 4
+
+
+def test_a_size_that_follows_another_does_not_begin_anew():
+    size = BatchSize(3, chosen=0, first_trial=0.0, is_undecided=True)
+    size.follow(2)
+    assert (size.chosen, size.is_undecided) == (2, False)
+    size.adopt(0)
+    size.follow(2)
+    assert size.chosen == 0

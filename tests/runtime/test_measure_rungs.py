@@ -3,8 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from support.engines import Shape, buckets_of, settings_of
+from support.tiny import save_tiny
 
+from outrider.distributed.rank_group import ONE_RANK, OneRank
+from outrider.models.decoder_loader import load_decoder
 from outrider.runtime.build_runner import assemble_runner
 from outrider.runtime.draft_rungs import rungs_of
 from outrider.runtime.measure_rungs import measure_rungs
@@ -14,15 +18,16 @@ TREE = Budget(steps=4, topk=2, nodes=8)
 SHAPE = Shape(max_rows=5)
 
 
-def assemble(models, *, is_adaptive):
+def assemble(models, *, is_adaptive, target=None, drafter="eagle3", ranks=ONE_RANK):
     """A runner with room for 5 rows, and its facts."""
-    draft = replace(models.draft("eagle3", TREE), is_adaptive=is_adaptive)
+    draft = replace(models.draft(drafter, TREE), is_adaptive=is_adaptive)
     return draft, *assemble_runner(
-        models.target,
+        target or models.target,
         settings_of(SHAPE),
         draft=draft,
         kv_tokens=SHAPE.kv_tokens,
         buckets=buckets_of(SHAPE),
+        ranks=ranks,
     )
 
 
@@ -36,6 +41,19 @@ def test_adaptive_drafting_knows_what_drafts_cost_before_the_first_request(model
 
 def test_nothing_is_measured_for_drafts_of_a_fixed_size(models):
     _, _, facts = assemble(models, is_adaptive=False)
+    assert facts.draft.costs == ()
+
+
+def test_ranks_beside_others_measure_nothing(models):
+    """Each would stop by its own clock, and steps with divided experts wait for all ranks."""
+    _, _, facts = assemble(models, is_adaptive=True, ranks=OneRank(beside=ONE_RANK))
+    assert facts.draft.costs == ()
+
+
+def test_nothing_is_measured_where_padding_reads_no_experts(models, tmp_path):
+    save_tiny("qwen3-moe", tmp_path)
+    target = load_decoder(tmp_path, dtype="float32", device=torch.device("cpu"))
+    _, _, facts = assemble(models, is_adaptive=True, target=target, drafter="ngram")
     assert facts.draft.costs == ()
 
 

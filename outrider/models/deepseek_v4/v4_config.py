@@ -139,6 +139,11 @@ class V4Config:
         return math.lcm(USUAL_PAGE, *ratios)
 
     @property
+    def has_experts(self) -> bool:
+        """True: all layers have experts."""
+        return True
+
+    @property
     def has_axes(self) -> bool:
         """Its positions have one axis."""
         return False
