@@ -110,8 +110,10 @@ def train(
 
 @app.command()
 def mean(
-    first: Annotated[Path, typer.Argument(help="Folder of a head.")],
-    second: Annotated[Path, typer.Argument(help="Folder of a head trained on from the first.")],
+    first: Annotated[Path, typer.Argument(help="Folder of a head.", exists=True)],
+    second: Annotated[
+        Path, typer.Argument(help="Folder of a head trained on from the first.", exists=True)
+    ],
     out: Annotated[Path, typer.Option(help="Folder of the new head.")],
 ) -> None:
     """Write the head whose weights are the means of those of two heads."""
@@ -128,7 +130,7 @@ def mean(
         else one[name]
         for name in one
     }
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
     with safe_open(files[0], "pt") as stored:
         save_file(both, out / WEIGHTS, metadata=stored.metadata())
     shutil.copy(first / "config.json", out)

@@ -269,7 +269,7 @@ class Adaptation:
         return trial.seconds.usual > (1 + _FREE_SHARE) * size.costs[0].usual
 
     def _is_usual(self, size: BatchSize, trial: Trial) -> bool:
-        """Whether the price of prompt tokens explains what drafts cost more than plain decoding."""
+        """Whether known prices explain what drafts cost more than plain decoding."""
         plain_s = size.costs[0].usual
         drafts_s = self._drafts_s(size.rows.value, trial.rung, plain_s)
         is_from_plain = size.chosen == 0 and trial.num_samples > 0 and drafts_s > 0

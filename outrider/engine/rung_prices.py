@@ -12,18 +12,18 @@ from outrider.wire.draft_budget import Rung
 from outrider.wire.runner_facts import RungCost
 
 _LEAST_PROMPT = 32  # tokens from which a step shows what a prompt token costs
-_USUAL_RATE = 0.65  # at which a draft of a head is accepted, before the text tells
-_MOST_EACH = 2.0  # plain steps that a query token can cost; more was a stall of a dummy run
-_BEST_RATE = 0.95  # the same of a text that is easy for the head
-_WORTH_TRYING = 1.08  # gain at that rate: a hard text then loses little in the first steps
-_CHEAP = 1.3  # times a plain step: larger trees that cost more come after smaller ones
 _LEAST_READ = 16  # of a step of prompts alone: mostly tokens, or they are free
+_USUAL_RATE = 0.65  # share of a head's drafts that is accepted, before the text tells
+_BEST_RATE = 0.95  # of a text that is easy for the head
+_WORTH_TRYING = 1.08  # gain at the usual rate: a hard text then loses little in the first steps
+_CHEAP = 1.3  # times a plain step: larger trees that cost more come after smaller ones
+_MOST_EACH = 2.0  # plain steps that a query token can cost; more was a stall of a dummy run
 
 
 class RungPrices:
     """Owns the costs of dummy runs, and those of prompt tokens.
 
-    Dummy runs are kept as ratios of plain steps with as many rows. Real steps also read KV and
+    Dummy runs are stored as ratios of plain steps with as many rows. Real steps also read KV and
     serve the host, which makes all of them slower.
     """
 
