@@ -6,6 +6,7 @@ Llama-3.1-8B: qkv, o with a residual, gate and up with SwiGLU, down with a resid
 Run on a GPU: python -m benchmarks.kernels.time_quantised [1,8,32,64,128]
 Sweep tiles:  python -m benchmarks.kernels.time_quantised 1,64 sweep
 Forms:        python -m benchmarks.kernels.time_quantised 32,64,128 turns [e4m3,int4]
+Many rows:    python -m benchmarks.kernels.time_quantised 256,1024,4096 many [e4m3,int4]
 """
 
 import itertools
@@ -26,6 +27,7 @@ from outrider.ops.linear.linear import FixedLinear
 from outrider.ops.linear.quantised_linear import QuantisedLinear
 from outrider.ops.linear.quantised_weight import CodeKind
 from outrider.ops.linear.turns_tiles_triton import TurnsTile, choose_turns_tile
+from outrider.ops.linear.widen_codes_triton import widen_codes
 
 BODY = {name: size for name, size in BODIES["llama-8b"].items() if name != "scores"}
 BYTES_PER_S = 3.85e12  # the fastest read of weights by a GEMM on an H200
@@ -203,12 +205,39 @@ def compare(kinds: list[CodeKind], rows: tuple[int, ...]) -> None:
             print(f"{kind} layer {num:4} rows:", *(f"{us:6.1f}" for us in times), flush=True)
 
 
+def time_many(kind: CodeKind, rows: tuple[int, ...]) -> None:
+    """Many rows: bf16, codes that are widened first, and the forms that widen them in registers."""
+    for name, num in itertools.product(BODY, rows):
+        weight, dense = make_weight(kind, *BODY[name]), make_weight("bf16", *BODY[name])
+        assert isinstance(weight, KernelWeight)
+        x = random_bf16(num, weight.shape[1])
+        launches = [
+            launch_of(name, weight, x, tile) for tile in forms_of(weight, num, name).values()
+        ]
+        wide = kernels.choose_tile(num, widen_codes(weight, x), x)
+        product = launch_of(name, weight, x, wide)
+        times = [
+            time_linear(name, [dense], num),
+            graph_us(lambda: product(weight=widen_codes(weight, x))),  # noqa: B023
+            *(graph_us(lambda each=each: each(weight=weight)) for each in launches),  # type: ignore[misc] # noqa: B023
+        ]
+        rates = [2e-6 * num * weight.shape[0] * weight.shape[1] / us for us in times]
+        words = [f"{us:7.1f} ({rate:3.0f})" for us, rate in zip(times, rates, strict=True)]
+        print(f"{kind} {name:5} {num:5} rows:", *words, flush=True)
+
+
 def main() -> None:
     words = sys.argv[1:]
     rows = tuple(int(word) for word in words[0].split(",")) if words else ROWS
+    kinds = words[2].split(",") if len(words) > 2 else ["e4m3", "int4"]
+    chosen = [kind for kind in get_args(CodeKind) if kind in kinds]
     if "turns" in words:
-        kinds = words[2].split(",") if len(words) > 2 else ["e4m3", "int4"]
-        compare([kind for kind in get_args(CodeKind) if kind in kinds], rows)
+        compare(chosen, rows)
+        return
+    if "many" in words:
+        print("us (TFLOP/s): bf16, widened first, old, turns")
+        for kind in chosen:
+            time_many(kind, rows)
         return
     if "sweep" not in words:
         for kind in (*get_args(Dense), *get_args(CodeKind)):

@@ -51,6 +51,8 @@ def small_instances(kind: CodeKind) -> Iterator[Instance]:
     yield replace(tiny, lines=448, inputs=1152, rows=29, ending="gated")
     yield replace(tiny, lines=192, inputs=160, rows=61, ending="residual")
     yield replace(tiny, lines=448, inputs=1152, rows=125)
+    yield replace(tiny, lines=448, inputs=1152, rows=200)
+    yield replace(tiny, lines=448, inputs=1152, rows=300)  # slice after slice
 
 
 def large_instances(kind: CodeKind) -> Iterator[Instance]:
@@ -60,6 +62,8 @@ def large_instances(kind: CodeKind) -> Iterator[Instance]:
     yield replace(layer, lines=4096, inputs=14336, rows=128, ending="residual")
     yield replace(layer, lines=28672, rows=128, ending="gated")
     yield replace(layer, lines=28672, rows=512, ending="gated")
+    yield replace(layer, rows=700)
+    yield replace(layer, lines=4096, inputs=14336, rows=700, ending="residual")
 
 
 def end_in_time(what: str) -> None:

@@ -83,14 +83,15 @@ ENDINGS = {16: {}, 32: {"is_gated": True}, 64: {"has_residual": True}, 128: {}} 
 
 
 @pytest.mark.parametrize("size", [(192, 160), (448, 1152)])  # one slice, and two
+@pytest.mark.parametrize("row_tiles", [1, 2, 3])  # slices side by side; with three, in turn
 @pytest.mark.parametrize("form", FORMS | LARGE)
-def test_warps_that_take_turns_have_the_bits_of_other_tiles(form, size):
+def test_warps_that_take_turns_have_the_bits_of_other_tiles(form, row_tiles, size):
     weight = kernel_weight(quantised_of(form, *size, device="cuda")[0])
-    x, residual = in_order(draw(130, size[1]), weight), draw(130, size[0])
+    x, residual = in_order(draw(400, size[1]), weight), draw(400, size[0])
     if not fits_turns(x, weight, is_gated=True):
         pytest.skip("this form has other kernels")
     for tile_rows, ending in ENDINGS.items():
-        rows = slice(0, tile_rows - 3)
+        rows = slice(0, row_tiles * tile_rows - 3)
         args = x[rows], weight, residual[rows], kernels.no_arrivals(weight)
         plain = kernels.multiply_quantised(*args, **ending, tile=kernels.QuantisedTile(16, 64, 2))
         turns = TurnsTile(rows=tile_rows, stages=3)

@@ -14,7 +14,7 @@ from triton.experimental.gluon import language as gl
 from outrider.ops.linear import turns_linear_triton as turns
 from outrider.ops.linear import turns_operand_triton as operands
 from outrider.ops.linear.quantised_linear_triton import slices_of
-from outrider.ops.linear.turns_tiles_triton import OUTPUTS
+from outrider.ops.linear.turns_tiles_triton import MOST_SPLIT_TILES, OUTPUTS
 
 LINES, BLOCK, WIDTH = 32, 128, 16
 SLOTS = [2, 3, 5, 8]
@@ -37,6 +37,19 @@ class Blocks:
 
     def __add__(self, other):
         return Blocks(*self.found, *other.found)
+
+
+class Sums:
+    """The memory of sums of earlier slices, by group of warps."""
+
+    def __init__(self):
+        self.found = {}
+
+    def update(self, group, total):
+        self.found[group] = total
+
+    def get(self, group):
+        return self.found[group]
 
 
 class Tiles:
@@ -73,10 +86,12 @@ def names_of(machine, program, num_programs, num_blocks, N, group_size, is_gated
         ((w, rows),) = deps
         return Blocks((*rows.content, *w))
 
+    sums = Sums()
     fake = SimpleNamespace(
         cdiv=lambda a, b: -(-a // b), minimum=min, static_range=range, float32=None,
         program_id=lambda axis: program, num_programs=lambda axis: num_programs,
-        zeros=lambda *_: Blocks(), NVMMADistributedLayout=lambda *_: None, SliceLayout=lambda *_: 0,
+        zeros=lambda *_: Blocks(), store=sums.update, load=sums.get,
+        NVMMADistributedLayout=lambda *_: None, SliceLayout=lambda *_: 0,
     )  # fmt: skip
     barriers = SimpleNamespace(wait=machine.wait, arrive=machine.arrive, expect=machine.expect)
     return {
@@ -86,13 +101,14 @@ def names_of(machine, program, num_programs, num_blocks, N, group_size, is_gated
         "is_summed": lambda size: False, "_code_layout": lambda *_: 0, "_num_words": lambda kind: 0,
         "tma": SimpleNamespace(async_copy_global_to_shared=machine.copy),
         "overlap": SimpleNamespace(wait=lambda on: machine.pause(), release=lambda on: None),
+        "_cells": lambda partial, tile, total: tile,
         "line_words": lambda words, factors, first, group, *_: (None, (first, group)),
     }  # fmt: skip
 
 
 JITTED = (
     turns._load_weights, turns._word_row, turns._unit_of, turns._load_units, turns._sum_blocks,
-    turns._multiply_units, operands.part_of_lines, operands.read_block,
+    turns._sum_slices, turns._multiply_units, operands.part_of_lines, operands.read_block,
 )  # fmt: skip
 
 
@@ -103,7 +119,10 @@ def run_program(seed, program, num_programs, num_rows, size, slots, *, group_siz
     N, outputs = (lines // 2, OUTPUTS // 2) if is_gated else (lines, OUTPUTS)
     row_tiles, num_blocks = -(-num_rows // rows), -(-inputs // BLOCK)
     num_tiles = -(-N // outputs) * row_tiles
-    num_units, each = num_tiles * slices, slice_size // BLOCK
+    is_split = slices > 1 and row_tiles <= MOST_SPLIT_TILES
+    is_chained = slices > 1 and not is_split
+    num_units, unit_size = (num_tiles * slices, slice_size) if is_split else (num_tiles, inputs)
+    each = -(-unit_size // BLOCK)
 
     def finish(total, residual, out, partial, arrivals, unit, _t, _s, group, row, first, *_):
         block = unit // num_tiles * each
@@ -126,15 +145,15 @@ def run_program(seed, program, num_programs, num_rows, size, slots, *, group_siz
     def load():
         own["_load_units"](
             x, codes, scales, x_tiles, Tiles(parts), Tiles(words), full, free, N, inputs,
-            num_tiles, row_tiles, num_units, slice_size, is_gated, group_size, "", True,
+            num_tiles, row_tiles, num_units, unit_size, is_gated, group_size, "", True,
         )  # fmt: skip
 
     def multiply(group):
         own["_multiply_units"](
             x_tiles, Tiles(parts, pairs=True), Tiles(words, pairs=True), full, free,
             0, 0, 0, 0, 0, 0, num_rows, N, inputs, num_tiles, row_tiles, num_units, slices,
-            slice_size, group, "int4", group_size, "", False, is_gated, False, slices > 1,
-            True,
+            unit_size, slice_size, group, "int4", group_size, "", False, is_gated, False, is_split,
+            is_chained, True,
         )  # fmt: skip
 
     machine.run({"load": load, "first": lambda: multiply(0), "second": lambda: multiply(1)})
@@ -148,11 +167,11 @@ def test_every_unit_sums_its_blocks_in_order_whatever_warp_is_slow(size):
     for seed, slots in enumerate(SLOTS):
         for num_programs in (1, 3):
             is_gated, group_size = size[0] % 64 == 0 and seed % 2 == 1, (0, 128)[seed // 2]
-            num_rows = 40 if slices_of(*size)[0] == 1 else 13
-            run_program(
-                seed, 0, num_programs, num_rows, size, slots,
-                group_size=group_size, is_gated=is_gated,
-            )  # fmt: skip
+            for num_rows in (13, 30, 40):  # one tile of rows, two, three
+                run_program(
+                    seed, 0, num_programs, num_rows, size, slots,
+                    group_size=group_size, is_gated=is_gated,
+                )  # fmt: skip
 
 
 def test_one_slot_is_too_few():

@@ -18,12 +18,15 @@ from outrider.ops.linear.turns_tiles_triton import choose_turns_tile
 from support.hopper_compile import assembler_log
 
 ENDINGS = {"": (False, False), "residual": (False, True), "gated": (True, False)}
+# Slices of a tile: a block of threads for each, one block for slice after slice, a single one.
+SLICES = {"": "split", "residual": "chained", "gated": "one"}
 POINTERS = {"words": "*i32", "factors": "*fp32", "residual": "*bf16", "out": "*bf16"}
 POINTERS |= {"partial": "*fp32", "arrivals": "*i32"}
 
 
-def compile_turns(weight, rows, *, is_gated, has_residual):
+def compile_turns(weight, rows, *, is_gated, has_residual, slices):
     tile = choose_turns_tile(rows, weight, has_residual=has_residual)
+    sizes = ("N", "K", "slice_size", "unit_size")
     constants = {
         "KIND": weight.kind,
         "GROUP": weight.scales.group,
@@ -31,7 +34,8 @@ def compile_turns(weight, rows, *, is_gated, has_residual):
         "HAS_FACTORS": len(weight.scales.factors) > 0,
         "IS_GATED": is_gated,
         "HAS_RESIDUAL": has_residual,
-        "IS_SPLIT": not is_gated,
+        "IS_SPLIT": slices == "split",
+        "IS_CHAINED": slices == "chained",
         "STAGES": tile.stages,
         "PDL": True,
     }
@@ -50,7 +54,7 @@ def compile_turns(weight, rows, *, is_gated, has_residual):
         _turns_kernel,
         signature=signature,
         constexprs={(place(name),): value for name, value in constants.items()},
-        attrs={(place(n),): [["tt.divisibility", 16]] for n in (*POINTERS, "N", "K", "slice_size")},
+        attrs={(place(n),): [["tt.divisibility", 16]] for n in (*POINTERS, *sizes)},
     )
     options = {"num_warps": 4, "launch_pdl": True}
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
@@ -69,7 +73,10 @@ def main():
         kind, rows = word.split(":")
         weight = kernel_weight(random_codes(kind, 64, 256))
         for ending, (is_gated, has_residual) in ENDINGS.items():
-            made = compile_turns(weight, int(rows), is_gated=is_gated, has_residual=has_residual)
+            made = compile_turns(
+                weight, int(rows), is_gated=is_gated, has_residual=has_residual,
+                slices=SLICES[ending],
+            )  # fmt: skip
             log = assembler_log(ptx := made.asm["ptx"])
             facts = {
                 "kernel": f"{kind} {rows} {ending}",

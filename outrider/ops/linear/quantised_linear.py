@@ -1,7 +1,7 @@
 """Linear layers over quantised weights, which stay in memory as they are stored, on CUDA.
 
-Kernels widen codes in registers. For many rows, the codes of a weight are widened for the time of
-one product. Both have the same bits: scales multiply the same sums.
+Kernels widen codes in registers. For many rows of a small weight, its codes are widened for the
+time of one product. Both have the same bits: scales multiply the same sums.
 """
 
 import torch
@@ -19,11 +19,15 @@ class QuantisedLinear:
 
     def __init__(self, weight: KernelWeight) -> None:
         # A CPU installation has no Triton.
-        from outrider.ops.linear.quantised_linear_triton import multiply_quantised, no_arrivals
+        from outrider.ops.linear.quantised_linear_triton import (
+            multiply_quantised,
+            no_arrivals,
+            takes_turns,
+        )
         from outrider.ops.linear.widen_codes_triton import widen_codes, widens_first
 
         self.weight = weight
-        self._multiply_quantised = multiply_quantised
+        self._multiply_quantised, self._takes_turns = multiply_quantised, takes_turns
         self._widen, self._widens_first = widen_codes, widens_first
         self._arrivals = no_arrivals(weight)
 
@@ -47,7 +51,7 @@ class QuantisedLinear:
     ) -> torch.Tensor:
         weight = self.weight
         x = in_order(x, weight)
-        if self._widens_first(x):
+        if self._widens_first(x) and not self._takes_turns(x, weight, is_gated=is_gated):
             weight = self._widen(weight, x)
         return self._multiply_quantised(
             x, weight, residual, self._arrivals, has_residual=has_residual, is_gated=is_gated

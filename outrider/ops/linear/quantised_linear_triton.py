@@ -3,7 +3,8 @@
 The inputs of a narrow weight are summed in a few slices, and the sums of slices are added in order.
 The shape of the weight alone decides on slices, so they change no bit between batches. Up to 8 rows
 a block of threads has a warp for every slice. For more rows every slice has a block of threads, and
-the last of them to finish adds all. For many rows one block sums slice after slice.
+the last of them to finish adds all. For many rows one block sums slice after slice. Large weights
+on a Hopper are multiplied by warps that take turns, in `turns_linear_triton.py`.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -28,6 +29,7 @@ from outrider.ops.linear.turns_tiles_triton import (
     TurnsTile,
     choose_turns_tile,
     fits_turns,
+    num_counters,
     turns_pay,
 )
 
@@ -144,20 +146,26 @@ def multiply_quantised(
     tile: QuantisedTile | TurnsTile | None = None,
 ) -> torch.Tensor:  # [n, out]
     """x W^T, residual + x W^T, or SwiGLU of its halves; `tile` is for benchmarks that sweep."""
-    num_rows, (slices, slice_size) = len(x), slices_of(*weight.shape)
-    pays = turns_pay(num_rows, weight, slices=slices, slice_size=slice_size)
-    if tile is None and pays and fits_turns(x, weight, is_gated=is_gated):
-        tile = choose_turns_tile(num_rows, weight, has_residual=has_residual)
+    if tile is None and takes_turns(x, weight, is_gated=is_gated):
+        tile = choose_turns_tile(len(x), weight, has_residual=has_residual)
     if not isinstance(tile, TurnsTile):
-        tile = tile or choose_tile(num_rows, weight, x)
+        tile = tile or choose_tile(len(x), weight, x)
         return _multiply_by_slices(x, weight, residual, arrivals, tile, has_residual, is_gated)
     from outrider.ops.linear.turns_linear_triton import launch_turns  # needs one version of Triton
 
+    slices, slice_size = slices_of(*weight.shape)
     return launch_turns(
         x, weight, residual, arrivals,
         tile=tile, slices=slices, slice_size=slice_size,
         has_residual=has_residual, is_gated=is_gated,
     )  # fmt: skip
+
+
+def takes_turns(x: torch.Tensor, weight: KernelWeight, *, is_gated: bool) -> bool:
+    """Whether a product is one of warps that take turns."""
+    _, slice_size = slices_of(*weight.shape)
+    pays = turns_pay(len(x), weight, slice_size=slice_size)
+    return pays and fits_turns(x, weight, is_gated=is_gated)
 
 
 def _multiply_by_slices(
@@ -199,8 +207,11 @@ def _multiply_by_slices(
 
 
 def no_arrivals(weight: KernelWeight) -> torch.Tensor:
-    """Counters of the slices of every tile that have been summed. A product leaves them zero."""
-    most = triton.cdiv(weight.shape[0], _TILE // 2)
+    """Counters of the slices of every tile that have been summed. A product leaves them zero.
+
+    Warps that take turns need most of them. The other kernel needs one for 32 lines at most.
+    """
+    most = num_counters(weight.shape[0])
     return torch.zeros(most, dtype=torch.int32, device=weight.codes.device)
 
 

@@ -2,8 +2,9 @@
 
 Each group has 64 outputs of a tile. While tensor cores multiply a block of 128 inputs for one of
 them, it reads the codes of the next block, and the other group widens its own. Weights do not
-depend on the kernel before, so the first of them are requested before that kernel is complete. Sums
-have the bits of `quantised_linear_triton.py`.
+depend on the kernel before, so the first of them are requested before that kernel is complete. With
+few tiles of rows every slice has a block of threads of its own. With more of them, one block sums
+slice after slice. Sums have the bits of `quantised_linear_triton.py`.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -39,7 +40,7 @@ from outrider.ops.linear.turns_operand_triton import (
     part_of_lines,
     read_block,
 )
-from outrider.ops.linear.turns_tiles_triton import OUTPUTS, TurnsTile
+from outrider.ops.linear.turns_tiles_triton import MOST_SPLIT_TILES, OUTPUTS, TurnsTile
 
 _BLOCK = gl.constexpr(BLOCK)
 _LINES = gl.constexpr(LINES)
@@ -76,18 +77,20 @@ def _word_row(block, GROUP: gl.constexpr, FORM: gl.constexpr):
 
 
 @gluon.jit
-def _unit_of(unit, num_tiles, row_tiles, slice_size, K, ROWS: gl.constexpr, OUTPUTS: gl.constexpr):
-    """Row, first output, first block and number of blocks of a unit: a tile of one slice."""
+def _unit_of(unit, num_tiles, row_tiles, unit_size, K, ROWS: gl.constexpr, OUTPUTS: gl.constexpr):
+    """Row, first output, first block and number of blocks of a unit: a tile of one slice, or of
+    all slices.
+    """
     tile, piece = unit % num_tiles, unit // num_tiles
-    begin = piece * slice_size
-    steps = gl.cdiv(gl.minimum(slice_size, K - begin), _BLOCK)
+    begin = piece * unit_size
+    steps = gl.cdiv(gl.minimum(unit_size, K - begin), _BLOCK)
     return tile % row_tiles * ROWS, tile // row_tiles * OUTPUTS, begin // _BLOCK, steps
 
 
 @gluon.jit
 def _load_units(
     x, codes, words, x_tiles, w_tiles, word_tiles, full, free,
-    N, K, num_tiles, row_tiles, num_units, slice_size,
+    N, K, num_tiles, row_tiles, num_units, unit_size,
     IS_GATED: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """The loading warp: fill every slot once, then each slot again when it is free."""
@@ -98,7 +101,7 @@ def _load_units(
     SCALES: gl.constexpr = _LINES * 4 if GROUP > 0 else 0
     BYTES: gl.constexpr = ROWS * _BLOCK * 2 + _PARTS * (CODES + SCALES)
     unit = gl.program_id(0)
-    row, first, block, steps = _unit_of(unit, num_tiles, row_tiles, slice_size, K, ROWS, OUTPUTS)
+    row, first, block, steps = _unit_of(unit, num_tiles, row_tiles, unit_size, K, ROWS, OUTPUTS)
     ahead = gl.minimum(steps, SLOTS)
     for slot in range(ahead):
         _load_weights(codes, words, w_tiles, word_tiles, full, slot, first, block + slot, N, K,
@@ -111,9 +114,7 @@ def _load_units(
     if slot == SLOTS:
         slot, phase = 0, 0
     while unit < num_units:
-        row, first, block, steps = _unit_of(
-            unit, num_tiles, row_tiles, slice_size, K, ROWS, OUTPUTS
-        )
+        row, first, block, steps = _unit_of(unit, num_tiles, row_tiles, unit_size, K, ROWS, OUTPUTS)
         for step in range(done, steps):
             mbarrier.wait(free.index(slot), phase)
             _load_weights(codes, words, w_tiles, word_tiles, full, slot, first, block + step, N, K,
@@ -132,7 +133,7 @@ def _sum_blocks(
     x_tiles, w_tiles, word_tiles, full, free, word, factor, slot, phase, block, steps, group,
     KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, IS_GATED: gl.constexpr,
 ):  # fmt: skip
-    """The sums of a unit for a group of warps; the slot and the phase of the block after it."""
+    """The sums of blocks for a group of warps; the slot and the phase of the block after them."""
     SLOTS: gl.constexpr = x_tiles.shape[0]
     ROWS: gl.constexpr = x_tiles.shape[1]
     TYPE: gl.constexpr = x_tiles.dtype
@@ -161,12 +162,53 @@ def _sum_blocks(
 
 
 @gluon.jit
+def _sum_slices(
+    x_tiles, w_tiles, word_tiles, full, free, word, factor, partial, slot, phase, block, steps,
+    slice_steps, group,
+    KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, IS_GATED: gl.constexpr,
+    IS_CHAINED: gl.constexpr,
+):  # fmt: skip
+    """The sums of a unit. Those of its slices are added in order, and wait in memory for the next:
+    there are no registers left for them.
+    """
+    if IS_CHAINED:
+        ROWS: gl.constexpr = x_tiles.shape[1]
+        of_products: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+        total = gl.zeros((64, ROWS), gl.float32, of_products)
+        at = _cells(partial, gl.program_id(0) * GROUPS + group, total)
+        for begin in range(0, steps, slice_steps):
+            gl.store(at, total)
+            total, slot, phase = _sum_blocks(
+                x_tiles, w_tiles, word_tiles, full, free, word, factor, slot, phase,
+                block + begin, gl.minimum(slice_steps, steps - begin), group,
+                KIND, GROUP, FORM, IS_GATED,
+            )  # fmt: skip
+            total = gl.load(at) + total
+    else:
+        total, slot, phase = _sum_blocks(
+            x_tiles, w_tiles, word_tiles, full, free, word, factor, slot, phase, block, steps,
+            group, KIND, GROUP, FORM, IS_GATED,
+        )  # fmt: skip
+    return total, slot, phase
+
+
+@gluon.jit
+def _cells(partial, tile, total):
+    """Where the sums of a tile of a group of warps are in memory, in the layout of sums."""
+    of_products: gl.constexpr = total.type.layout
+    line = gl.arange(0, total.shape[0], layout=gl.SliceLayout(1, of_products))
+    row = gl.arange(0, total.shape[1], layout=gl.SliceLayout(0, of_products))
+    cell = line[:, None] * total.shape[1] + row[None, :]
+    return partial + tile.to(gl.int64) * (total.shape[0] * total.shape[1]) + cell
+
+
+@gluon.jit
 def _multiply_units(
     x_tiles, w_tiles, word_tiles, full, free, words, factors, residual, out, partial, arrivals,
-    num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size, group,
+    num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, unit_size, slice_size, group,
     KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, HAS_FACTORS: gl.constexpr,
     IS_GATED: gl.constexpr, HAS_RESIDUAL: gl.constexpr, IS_SPLIT: gl.constexpr,
-    PDL: gl.constexpr,
+    IS_CHAINED: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """A group of multiplying warps: one sum for every output of its half of a tile."""
     ROWS: gl.constexpr = x_tiles.shape[1]
@@ -174,15 +216,13 @@ def _multiply_units(
     slot, phase = 0, 0
     overlap.wait(PDL)
     for unit in range(gl.program_id(0), num_units, gl.num_programs(0)):
-        row, first, block, steps = _unit_of(
-            unit, num_tiles, row_tiles, slice_size, K, ROWS, OUTPUTS
-        )
+        row, first, block, steps = _unit_of(unit, num_tiles, row_tiles, unit_size, K, ROWS, OUTPUTS)
         word, factor = line_words(
             words, factors, first, group, N, IS_GATED, KIND, GROUP, FORM, HAS_FACTORS
         )
-        total, slot, phase = _sum_blocks(
-            x_tiles, w_tiles, word_tiles, full, free, word, factor, slot, phase, block, steps,
-            group, KIND, GROUP, FORM, IS_GATED,
+        total, slot, phase = _sum_slices(
+            x_tiles, w_tiles, word_tiles, full, free, word, factor, partial, slot, phase,
+            block, steps, slice_size // _BLOCK, group, KIND, GROUP, FORM, IS_GATED, IS_CHAINED,
         )  # fmt: skip
         if unit + gl.num_programs(0) >= num_units:
             overlap.release(PDL)
@@ -201,12 +241,8 @@ def _finish(
         _store(total, residual, out, row, first, group, num_rows, N, KIND, IS_GATED, HAS_RESIDUAL)
     else:
         CELLS: gl.constexpr = total.shape[0] * total.shape[1]
-        of_products: gl.constexpr = total.type.layout
         tile, piece = unit % num_tiles * GROUPS + group, unit // num_tiles
-        line = gl.arange(0, total.shape[0], layout=gl.SliceLayout(1, of_products))
-        each_row = gl.arange(0, total.shape[1], layout=gl.SliceLayout(0, of_products))
-        cell = line[:, None] * total.shape[1] + each_row[None, :]
-        at = partial + tile.to(gl.int64) * num_slices * CELLS + cell
+        at = _cells(partial, tile * num_slices, total)
         gl.store(at + piece * CELLS, total)
         gl.thread_barrier()  # all threads have stored before one of them says so
         if gl.atomic_add(arrivals + tile, 1, sem="acq_rel") == num_slices - 1:
@@ -254,12 +290,12 @@ def _turns_kernel(
     words, factors,
     residual,  # [num_rows, N]
     out,  # [num_rows, N]
-    partial,  # [tiles, groups, slices, 64, ROWS] float32
+    partial,  # [tiles, groups, slices, 64, ROWS] float32; chained: [programs, groups, 64, ROWS]
     arrivals,  # [tiles, groups] int32 zeros
-    num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size,
+    num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, unit_size, slice_size,
     KIND: gl.constexpr, GROUP: gl.constexpr, FORM: gl.constexpr, HAS_FACTORS: gl.constexpr,
     IS_GATED: gl.constexpr, HAS_RESIDUAL: gl.constexpr, IS_SPLIT: gl.constexpr,
-    STAGES: gl.constexpr, PDL: gl.constexpr,
+    IS_CHAINED: gl.constexpr, STAGES: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     ROWS: gl.constexpr = x.block_shape[0]
     WIDTH: gl.constexpr = codes.block_shape[1]
@@ -280,15 +316,17 @@ def _turns_kernel(
         [
             (_multiply_units, (
                 x_tiles, w_tiles, word_tiles, full, free, words, factors, residual, out, partial,
-                arrivals, num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size,
-                0, KIND, GROUP, FORM, HAS_FACTORS, IS_GATED, HAS_RESIDUAL, IS_SPLIT, PDL)),
+                arrivals, num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, unit_size,
+                slice_size, 0, KIND, GROUP, FORM, HAS_FACTORS, IS_GATED, HAS_RESIDUAL, IS_SPLIT,
+                IS_CHAINED, PDL)),
             (_multiply_units, (
                 x_tiles, w_tiles, word_tiles, full, free, words, factors, residual, out, partial,
-                arrivals, num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, slice_size,
-                1, KIND, GROUP, FORM, HAS_FACTORS, IS_GATED, HAS_RESIDUAL, IS_SPLIT, PDL)),
+                arrivals, num_rows, N, K, num_tiles, row_tiles, num_units, num_slices, unit_size,
+                slice_size, 1, KIND, GROUP, FORM, HAS_FACTORS, IS_GATED, HAS_RESIDUAL, IS_SPLIT,
+                IS_CHAINED, PDL)),
             (_load_units, (
                 x, codes, words_of_blocks, x_tiles, parts, word_parts, full, free, N, K, num_tiles,
-                row_tiles, num_units, slice_size, IS_GATED, GROUP, FORM, PDL)),
+                row_tiles, num_units, unit_size, IS_GATED, GROUP, FORM, PDL)),
         ],
         [4, 1],
         [_MULTIPLYING_REGISTERS, _LOADING_REGISTERS],
@@ -312,12 +350,18 @@ def launch_turns(
     size, outputs = (lines // 2, OUTPUTS // 2) if is_gated else (lines, OUTPUTS)
     row_tiles = triton.cdiv(num_rows, tile.rows)
     num_tiles = triton.cdiv(size, outputs) * row_tiles
-    assert slices == 1 or row_tiles == 1, "all rows of a slice are in one tile"
+    is_split = slices > 1 and row_tiles <= MOST_SPLIT_TILES
+    is_chained = slices > 1 and not is_split
+    num_units = num_tiles * slices if is_split else num_tiles
+    num_programs = min(num_units, gpu_facts.num_cores(x))
     assert tile.stages > 1, "a block is free when the next one is there"
+    assert not is_split or len(arrivals) >= num_tiles * GROUPS.value, (
+        "a counter for each group of each tile"
+    )
     out = torch.empty((num_rows, size), dtype=x.dtype, device=x.device)
-    cells = num_tiles * slices * OUTPUTS * tile.rows if slices > 1 else 0
+    num_sums = num_units if is_split else num_programs if is_chained else 0
     arguments = weight_arguments(weight)
-    kernel: Any = _turns_kernel[(min(num_tiles * slices, gpu_facts.num_cores(x)),)]
+    kernel: Any = _turns_kernel[(num_programs,)]
     kernel(
         _descriptor(x, tile.rows, BLOCK, gl.bfloat16),
         _code_descriptor(weight),
@@ -326,12 +370,14 @@ def launch_turns(
         arguments["factors"],
         residual,
         out,
-        torch.empty(cells, dtype=torch.float32, device=x.device),
+        torch.empty(num_sums * OUTPUTS * tile.rows, dtype=torch.float32, device=x.device),
         arrivals,
-        num_rows, size, inputs, num_tiles, row_tiles, num_tiles * slices, slices, slice_size,
+        num_rows, size, inputs, num_tiles, row_tiles, num_units, slices,
+        slice_size if is_split else inputs, slice_size,
         KIND=weight.kind, GROUP=weight.scales.group, FORM=weight.scales.form,
         HAS_FACTORS=arguments["HAS_FACTORS"],
-        IS_GATED=is_gated, HAS_RESIDUAL=has_residual, IS_SPLIT=slices > 1,
+        IS_GATED=is_gated, HAS_RESIDUAL=has_residual,
+        IS_SPLIT=is_split, IS_CHAINED=is_chained,
         STAGES=tile.stages, PDL=overlap.is_on(x), num_warps=4,
         **overlap.options(x),
     )  # fmt: skip

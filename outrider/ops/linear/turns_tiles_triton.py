@@ -11,8 +11,9 @@ from outrider.ops import gpu_facts
 from outrider.ops.linear.kernel_weight import BLOCK, LINES, KernelWeight
 
 OUTPUTS = 128  # lines of a tile: 64 for each group of multiplying warps
+_NUM_GROUPS = 2  # of multiplying warps
 MOST_ROWS = 128  # of a tile
-_MOST_WHOLE_ROWS = 512  # of weights with one slice
+MOST_SPLIT_TILES = 2  # of rows, whose slices are summed side by side
 _NARROW = 4096  # lines of a weight
 _SHORT, _MIDDLE, _LONG = 1024, 1792, 4096  # inputs of a slice
 _MOST_STAGES = 8
@@ -36,12 +37,17 @@ def fits_turns(x: torch.Tensor, weight: KernelWeight, *, is_gated: bool) -> bool
         and x.dtype == torch.bfloat16
         and has_one_word(weight)
         and lines % 4 == 0
-        and lines > LINES  # or there is a counter for one group of warps only
+        and lines > LINES  # smaller ones have not run on a GPU
         and (not is_gated or lines // 2 % LINES == 0)
         and x.stride(1) == 1
         and x.stride(0) * x.element_size() % _LINE == 0
         and all(each.data_ptr() % _LINE == 0 for each in loaded)
     )
+
+
+def num_counters(lines: int) -> int:
+    """One for every group of warps of every tile whose slices are summed side by side."""
+    return -(-lines // OUTPUTS) * _NUM_GROUPS * MOST_SPLIT_TILES
 
 
 def has_one_word(weight: KernelWeight) -> bool:
@@ -54,25 +60,22 @@ def has_one_word(weight: KernelWeight) -> bool:
     return scales.group % BLOCK == 0
 
 
-def turns_pay(num_rows: int, weight: KernelWeight, *, slices: int, slice_size: int) -> bool:
+def turns_pay(num_rows: int, weight: KernelWeight, *, slice_size: int) -> bool:
     """Whether these tiles are faster than all others of the same bits.
 
-    Measured on an H200 with e4m3 and int4 and up to 128 rows, at the shapes of Llama-3.1-8B
+    Measured on an H200 with e4m3 and int4 and up to 4,096 rows, at the shapes of Llama-3.1-8B
     (docs/lab/log.md). int8 and MXFP4 were not timed: they follow codes of as many bits.
     """
-    least = _least_rows(weight, slice_size)
-    most = MOST_ROWS if slices > 1 else _MOST_WHOLE_ROWS
-    return least is not None and least <= num_rows <= most
+    is_large = weight.shape[0] >= _NARROW and slice_size >= _SHORT
+    return is_large and num_rows >= _least_rows(weight, slice_size)
 
 
-def _least_rows(weight: KernelWeight, slice_size: int) -> int | None:
+def _least_rows(weight: KernelWeight, slice_size: int) -> int:
     """Turns start slowly, so a short slice pays from more rows on than a long one."""
-    lines = weight.shape[0]
-    if lines < _NARROW or slice_size < _SHORT:
-        return None
     if slice_size >= _MIDDLE:
         return 17 if slice_size >= _LONG else 33
-    return 65 if lines > _NARROW or weight.kind in ("e4m3", "int8") else None
+    is_light = weight.shape[0] == _NARROW and weight.kind not in ("e4m3", "int8")
+    return MOST_ROWS + 1 if is_light else 65
 
 
 def choose_turns_tile(num_rows: int, weight: KernelWeight, *, has_residual: bool) -> TurnsTile:
