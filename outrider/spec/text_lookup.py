@@ -13,6 +13,7 @@ from outrider.ops.tree.find_occurrences import (
     NgramMatch,
     Occurrences,
     find_occurrences,
+    follow,
 )
 from outrider.ops.tree.text_paths import FoundPaths
 from outrider.spec.text_table import PredictionTable, TextTable
@@ -83,18 +84,3 @@ def weigh(occurrences: Occurrences) -> torch.Tensor:  # [rows, occurrences]
     """The weight of each occurrence: a longer match weighs more than all shorter ones together."""
     shorter = occurrences.matched[:, :1] - occurrences.matched
     return torch.where(occurrences.matched > 0, (1 / OCCURRENCES) ** shorter, 0.0)
-
-
-def follow(
-    text: torch.Tensor,  # [rows, width]
-    occurrences: Occurrences,
-    lengths: torch.Tensor,  # [rows]
-    steps: int,
-) -> torch.Tensor:  # [rows, occurrences, steps]
-    """The tokens after each occurrence. An occurrence `p` tokens back is followed by `p` tokens;
-    after those they repeat, as in a text of period `p`.
-    """
-    period = (lengths[:, None] - occurrences.ends).clamp_min(1)[:, :, None]
-    step = torch.arange(steps, device=text.device)
-    index = (occurrences.ends + 1)[:, :, None] + step % period
-    return text.gather(1, index.flatten(1)).view_as(index).long()

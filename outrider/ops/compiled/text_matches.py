@@ -24,7 +24,7 @@ def _num_equal(text: np.ndarray, first: int, last: int, end: int, most: int) -> 
 
 
 @compiled()
-def _insert(ends: np.ndarray, matched: np.ndarray, end: int, num: int) -> None:
+def insert_match(ends: np.ndarray, matched: np.ndarray, end: int, num: int) -> None:
     """Longest matches first. Ends come from the last to the first, so equals keep their order."""
     place = len(ends) - 1
     if matched[place] >= num:
@@ -35,6 +35,24 @@ def _insert(ends: np.ndarray, matched: np.ndarray, end: int, num: int) -> None:
     ends[place], matched[place] = end, num
 
 
+@compiled()
+def find_row_matches(
+    text: np.ndarray,
+    first: int,  # where the text of the row begins
+    last: int,  # position of its last token
+    least: int,
+    most: int,
+    ends: np.ndarray,  # written
+    matched: np.ndarray,  # written
+) -> None:
+    """The earlier occurrences of the last tokens of one row."""
+    ends[:], matched[:] = 0, 0
+    for back in range(1, last + 1):
+        equal = _num_equal(text, first, last, last - back, most)
+        if equal >= least:
+            insert_match(ends, matched, last - back, equal)
+
+
 @callback("void(voidptr)")
 def find_text_matches(pointer: int) -> None:
     given = carray(pointer, (10,), np.int64)
@@ -42,9 +60,5 @@ def find_text_matches(pointer: int) -> None:
     for row in range(rows):
         ends = int64_at(given[8])[row * num : (row + 1) * num]
         matched = int64_at(given[9])[row * num : (row + 1) * num]
-        ends[:], matched[:] = 0, 0
-        first, last = row * given[5], min(int64_at(given[7])[row], given[1] - 1)
-        for back in range(1, last + 1):
-            equal = _num_equal(text, first, last, last - back, given[3])
-            if equal >= given[2]:
-                _insert(ends, matched, last - back, equal)
+        last = min(int64_at(given[7])[row], given[1] - 1)
+        find_row_matches(text, row * given[5], last, given[2], given[3], ends, matched)

@@ -1,4 +1,4 @@
-"""Earlier occurrences of the last tokens of texts."""
+"""Earlier occurrences of the last tokens of texts, and what followed them."""
 
 from dataclasses import dataclass
 
@@ -63,3 +63,18 @@ def find_occurrences_reference(
     rank = torch.where(is_found, matched * width + position, 0)
     best = rank.topk(min(OCCURRENCES, width), dim=1).values
     return Occurrences(ends=best % width, matched=best // width)
+
+
+def follow(
+    text: torch.Tensor,  # [rows, width]
+    occurrences: Occurrences,
+    lengths: torch.Tensor,  # [rows]
+    steps: int,
+) -> torch.Tensor:  # [rows, occurrences, steps]
+    """The tokens after each occurrence. An occurrence `p` tokens back is followed by `p` tokens;
+    after those they repeat, as in a text of period `p`.
+    """
+    period = (lengths[:, None] - occurrences.ends).clamp_min(1)[:, :, None]
+    step = torch.arange(steps, device=text.device)
+    index = (occurrences.ends + 1)[:, :, None] + step % period
+    return text.gather(1, index.flatten(1)).view_as(index).long()
