@@ -16,7 +16,7 @@ from outrider.sampling.sampling_table import SamplingTable
 from outrider.spec.block_drafter import BlockDrafter
 from outrider.spec.choose_tree import TreeChooser
 from outrider.spec.drafter import Drafter, NullDrafter
-from outrider.spec.merged_drafter import MergedDrafter
+from outrider.spec.merged_drafter import MergedDrafter, TreeGrower
 from outrider.spec.model_drafter import ModelDrafter
 from outrider.spec.mtp_drafter import ModuleDrafter
 from outrider.spec.ngram_drafter import NgramDrafter
@@ -75,6 +75,15 @@ class DraftKind(Protocol):
         ...
 
     def build(self, room: DraftRoom) -> Drafter: ...
+
+
+class ModelKind(DraftKind, Protocol):
+    """A draft model, whose drafts can join a tree with the paths of a lookup."""
+
+    @property
+    def budget(self) -> Budget: ...
+
+    def build(self, room: DraftRoom) -> TreeGrower: ...
 
 
 class NoDraft:
@@ -168,7 +177,7 @@ class BlockDraft:
     def attention(self) -> Sequence[AnyAttention]:
         return self.model.facts.heads
 
-    def build(self, room: DraftRoom) -> Drafter:
+    def build(self, room: DraftRoom) -> BlockDrafter:
         cache = room.open(self.model.facts, nodes=self.budget.nodes)
         return BlockDrafter(
             self.model,
@@ -209,7 +218,7 @@ class ModulesDraft:
     def attention(self) -> Sequence[AnyAttention]:
         return self.modules.facts.heads
 
-    def build(self, room: DraftRoom) -> Drafter:
+    def build(self, room: DraftRoom) -> ModuleDrafter:
         cache = room.open_pages(self.modules.facts)
         return ModuleDrafter(
             self.modules,
@@ -298,7 +307,7 @@ def merged_budget(budget: Budget) -> Budget:
 class MergedDraft:
     """A draft model and a lookup, in one tree."""
 
-    model: ModelDraft
+    model: ModelKind
     lookup: NgramDraft  # with the budget of the whole tree
 
     @property

@@ -18,7 +18,6 @@ from outrider.config.draft_config import (
 )
 from outrider.config.engine_config import Arithmetic, Dtype
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
-from outrider.errors import ConfigError
 from outrider.models.block_depth import block_depth
 from outrider.models.block_model import AnyBlockModel, BlockModel
 from outrider.models.config_fields import read_fields
@@ -34,6 +33,7 @@ from outrider.runtime.draft_kinds import (
     DraftKind,
     MergedDraft,
     ModelDraft,
+    ModelKind,
     ModulesDraft,
     NgramDraft,
     NoDraft,
@@ -98,7 +98,7 @@ def load_draft(
     )
     check_fit(draft, vocab_size=model.target_ids.shape[0], max_context=max_context)
     if isinstance(model, BlockModel):
-        kind: DraftKind = BlockDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
+        kind: ModelKind = BlockDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
     else:
         kind = ModelDraft(model=model, budget=budget, is_adaptive=draft.adaptive)
     return _merged(kind, draft, budget)
@@ -115,15 +115,10 @@ def _lookup(name: str, draft: DraftSettings, budget: Budget) -> NgramDraft:
     )
 
 
-def _merged(model: DraftKind, draft: DraftSettings, budget: Budget) -> DraftKind:
+def _merged(model: ModelKind, draft: DraftSettings, budget: Budget) -> DraftKind:
     """The drafter, with a lookup in the same tree if one is wanted."""
     if draft.lookup == NONE:
         return model
-    if not isinstance(model, ModelDraft):
-        raise ConfigError(
-            f"{draft.drafter} cannot share a tree with a lookup: it drafts blocks, or has a module "
-            f"for each depth; use --draft {draft.drafter} or --draft {draft.lookup}"
-        )
     return MergedDraft(model=model, lookup=_lookup(draft.lookup, draft, merged_budget(budget)))
 
 
@@ -161,7 +156,7 @@ def _own_modules(
     target_folder: Path,
     dtype: Dtype,
     arithmetic: Arithmetic,
-) -> DraftKind:
+) -> ModelKind:
     """The target's own modules: one per depth of the tree, or one that is repeated."""
     modules = read_folder(target_folder).load_modules(
         target, most=budget.steps, dtype=dtype, arithmetic=arithmetic

@@ -66,6 +66,10 @@ class SamplingTable:
         greedy = RowSampling(seed=0, temperature=0.0)
         self.admit([RowAdmission(row=0, sampling=greedy, prompt=(), output=())])
 
+    def is_sampled(self, rows: torch.Tensor) -> torch.Tensor:  # [n] -> [n] int64
+        """1 for rows that draw their tokens, 0 for greedy ones."""
+        return (self.temperature.index_select(0, rows) > 0).long()
+
     def admit(self, admissions: Sequence[RowAdmission]) -> None:
         """Give rows to new requests; nothing of the former ones remains."""
         if not admissions:

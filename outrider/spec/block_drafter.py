@@ -6,6 +6,7 @@ from outrider.kv.kv_pool import ModelPool
 from outrider.models.block_model import AnyBlockModel
 from outrider.ops.tree.accepted_states import accepted_states
 from outrider.ops.tree.block_slots import block_slots
+from outrider.ops.tree.candidates import Candidates
 from outrider.ops.tree.chain import chain, single_node
 from outrider.ops.tree.draft_hidden_states import gather_accepted, store_hidden_states
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
@@ -60,18 +61,25 @@ class BlockDrafter(BaseDrafter):
         self._hidden_states.zero_()  # padding reads row 0, which only padding overwrites
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
-        """Run the block of every row. Its tree has the best nodes of what the slots propose."""
-        tree, decode, block = plan.shape.tree, plan.decode, self._model.block
-        root = table.last_tokens.index_select(0, decode.rows)
+        """The tree of the best nodes of what the slots propose."""
+        tree = plan.shape.tree
         if tree.nodes == 1 or not tree.steps:
-            return single_node(root)
-        states = self._run_block(plan, root, table)[:, block.first : block.first + tree.steps]
-        candidates = self._proposer.candidates(plan, root, states)
+            return single_node(table.last_tokens.index_select(0, plan.decode.rows))
+        root, candidates = self.grow_candidates(plan, table, steps=tree.steps)
         # The noise makes a drafter sure of other tokens, so sampled rows are measured apart.
-        temperatures = self._sampling.temperature
-        return self._chooser.choose(
-            plan, root, candidates, lambda: (temperatures.index_select(0, decode.rows) > 0).long()
-        )
+        return self._chooser.choose(plan, root, candidates, lambda: self.sampled_rows(plan))
+
+    def sampled_rows(self, plan: StepPlan) -> torch.Tensor:  # [rows] int64
+        """1 for decode rows that sample, 0 for greedy ones."""
+        return self._sampling.is_sampled(plan.decode.rows)
+
+    def grow_candidates(
+        self, plan: StepPlan, table: RowTable, *, steps: int
+    ) -> tuple[torch.Tensor, Candidates]:
+        """Node 0 of each row [rows], and what the first `steps` slots of its block propose."""
+        root, first = table.last_tokens.index_select(0, plan.decode.rows), self._model.block.first
+        states = self._run_block(plan, root, table)[:, first : first + steps]
+        return root, self._proposer.candidates(plan, root, states)
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Write the context of what the target decided."""

@@ -1,19 +1,38 @@
 """Drafts of a model and of a text lookup in one tree, by the measured chances of both."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
+import torch
+
+from outrider.ops.tree.candidates import Candidates
 from outrider.ops.tree.chain import single_node
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
 from outrider.ops.tree.graft_paths import NUM_SOURCES, graft
+from outrider.ops.tree.select_nodes import best_candidates
 from outrider.spec.choose_tree import TreeChooser
-from outrider.spec.drafter import WrappedDrafter
-from outrider.spec.grow_tree import level_numbers
-from outrider.spec.model_drafter import ModelDrafter
+from outrider.spec.drafter import Drafter, WrappedDrafter
 from outrider.spec.text_lookup import TextLookup
 from outrider.step.plan import StepPlan
 from outrider.step.row_table import RowTable
 from outrider.wire.runner_facts import DraftFacts
 from outrider.wire.scheduled_batch import FinishedText, RowAdmission
+
+_MOST_CANDIDATES = 256  # of the model: all pairs of candidates are compared
+
+
+class TreeGrower(Drafter, Protocol):
+    """A drafter whose candidates can join a tree with others."""
+
+    def grow_candidates(
+        self, plan: StepPlan, table: RowTable, *, steps: int
+    ) -> tuple[torch.Tensor, Candidates]:
+        """Node 0 of each row [rows], and the candidates of at most so many levels below it."""
+        ...
+
+    def sampled_rows(self, plan: StepPlan) -> torch.Tensor:  # [rows] int64
+        """1 for decode rows that sample, 0 for greedy ones."""
+        ...
 
 
 class MergedDrafter(WrappedDrafter):
@@ -25,7 +44,7 @@ class MergedDrafter(WrappedDrafter):
 
     def __init__(
         self,
-        model: ModelDrafter,
+        model: TreeGrower,
         lookup: TextLookup,
         *,
         facts: DraftFacts,
@@ -62,9 +81,10 @@ class MergedDrafter(WrappedDrafter):
         steps = min(tree.steps, self._model_steps)
         found = self._lookup.search(plan)
         root, candidates = self._model.grow_candidates(plan, table, steps=steps)
-        levels = [level_numbers(depth, tree.topk) for depth in range(1, steps + 1)]
+        if candidates.scores.shape[1] > _MOST_CANDIDATES:
+            candidates = best_candidates(root, candidates, decode.budgets, tree)
         is_sampled = self._model.sampled_rows(plan)
-        merged = graft(candidates, levels, found, decode.budgets, is_sampled)
+        merged = graft(candidates, found, decode.budgets, is_sampled, steps=steps)
         kinds = merged.sources + NUM_SOURCES * is_sampled[:, None]
         return self._chooser.choose_measured(plan, root, merged.candidates, kinds)
 

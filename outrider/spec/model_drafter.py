@@ -87,7 +87,7 @@ class ModelDrafter(BaseDrafter):
 
     def sampled_rows(self, plan: StepPlan) -> torch.Tensor:  # [rows] int64
         """1 for decode rows that sample, 0 for greedy ones."""
-        return (self._sampling.temperature.index_select(0, plan.decode.rows) > 0).long()
+        return self._sampling.is_sampled(plan.decode.rows)
 
     def grow_candidates(
         self, plan: StepPlan, table: RowTable, *, steps: int

@@ -4,12 +4,14 @@ Draft KV at a position depends on some tokens after it. Once these tokens are co
 equal to a recomputation over the whole text: stale positions run again in the draft window.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from outrider.kv.kv_pool import KVPool
 from outrider.models.mtp.module_chain import ModuleChain
+from outrider.ops.tree.candidates import Candidates
 from outrider.ops.tree.chain import chain
 from outrider.ops.tree.draft_tree import DraftTree, StepOutcome
 from outrider.ops.tree.mtp_pairs import make_pair_table
@@ -27,6 +29,8 @@ from outrider.step.row_table import RowTable
 from outrider.step.shape import StepShape
 from outrider.wire.runner_facts import DraftFacts
 from outrider.wire.scheduled_batch import RowAdmission
+
+_USUAL = math.log(0.7)  # chance of a draft whose parent was accepted, until it is measured
 
 
 class ModuleDrafter(BaseDrafter):
@@ -74,13 +78,33 @@ class ModuleDrafter(BaseDrafter):
 
     def propose(self, plan: StepPlan, table: RowTable) -> DraftTree:
         """The chain that was drafted in the catch-up, as long as each row's budget allows."""
-        decode, num_drafts = plan.decode, plan.shape.nodes - 1
-        steps, _, nodes = decode.budgets
+        root = table.last_tokens.index_select(0, plan.decode.rows)[:, None]
+        return chain(torch.cat([root, self._drafts_of(plan, most=plan.shape.nodes - 1)], dim=1))
+
+    def grow_candidates(
+        self, plan: StepPlan, table: RowTable, *, steps: int
+    ) -> tuple[torch.Tensor, Candidates]:
+        """Node 0 of each row [rows], and its chain. Modules give no probabilities."""
+        tokens = self._drafts_of(plan, most=steps)
+        depth = torch.arange(steps, device=tokens.device)
+        candidates = Candidates(
+            scores=(_USUAL * (depth + 1)).masked_fill(tokens < 0, float("-inf")),
+            tokens=tokens,
+            parents=(depth - 1).expand_as(tokens),
+        )
+        return table.last_tokens.index_select(0, plan.decode.rows), candidates
+
+    def sampled_rows(self, plan: StepPlan) -> torch.Tensor:  # [rows] int64
+        """1 for decode rows that sample, 0 for greedy ones."""
+        return self._sampling.is_sampled(plan.decode.rows)
+
+    def _drafts_of(self, plan: StepPlan, *, most: int) -> torch.Tensor:  # [rows, most]
+        """The chain of each row; -1 where its budget ends."""
+        steps, _, nodes = plan.decode.budgets
         reach = torch.minimum(steps, nodes - 1)[:, None]  # [rows, 1]
-        depth = torch.arange(1, num_drafts + 1, device=reach.device)
-        drafts = self._drafts[:, :num_drafts].index_select(0, decode.rows)
-        root = table.last_tokens.index_select(0, decode.rows)[:, None]
-        return chain(torch.cat([root, drafts.masked_fill(depth > reach, -1)], dim=1))
+        depth = torch.arange(1, most + 1, device=reach.device)
+        drafts = self._drafts[:, :most].index_select(0, plan.decode.rows)
+        return drafts.masked_fill(depth > reach, -1)
 
     def observe(self, plan: StepPlan, outcome: StepOutcome, table: RowTable) -> None:
         """Run every module over new and stale positions, and draft the next chain."""

@@ -5,6 +5,7 @@ at once. Where they depend on the token before, a tree grows level by level.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import torch
@@ -73,7 +74,7 @@ class SlotProposer:
 
     def _grow(self, plan: StepPlan, root: torch.Tensor, states: torch.Tensor) -> Candidates:
         """The children of the best nodes of each level."""
-        tree, decode = plan.shape.tree, plan.decode
+        tree, decode = replace(plan.shape.tree, steps=states.shape[1]), plan.decode
         widths = tip_widths(tree, len(root))
         borders = [0, *accumulate(width * tree.topk for width in widths)]
         tips, candidates = root_frontier(decode, root), _room(root, borders[-1])

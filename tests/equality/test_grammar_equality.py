@@ -143,7 +143,9 @@ def test_a_grammar_row_answers_as_plain_decoding_does(models, grammar_cache, rig
 def shared_cases():
     """Other ways to run the same rows, for every drafter with scores."""
     rng, trees = random.Random(7), [tree for tree in TREES if TREES[tree].nodes > 2]
-    for drafter, sampling in itertools.product(["twin", "relative", *LOOKUPS, "merged"], SAMPLINGS):
+    for drafter, sampling in itertools.product(
+        ["twin", "relative", *LOOKUPS, "relative+suffix"], SAMPLINGS
+    ):
         tree, pad, depth = rng.choice(trees), rng.choice([1, 4]), rng.choice([0, 1])
         tokens = 4 * TREES[tree].nodes + rng.choice([1, 60])
         shape = Shape(executor=rng.choice(["eager", "tape"]), depth=depth, pad=pad)

@@ -30,7 +30,7 @@ CASES = [  # drafter, tree, how the engine runs
     ("mtp", "chain", Shape(step_tokens=17, page_size=1)),
     ("modules", "chain", Shape(executor="tape", depth=1, step_tokens=23)),
     ("ngram", "tree", Shape(pad=4, depth=1, step_tokens=39)),
-    ("merged", "tree", Shape(executor="tape", step_tokens=50)),
+    ("relative+suffix", "tree", Shape(executor="tape", step_tokens=50)),
     ("dflash2", "tree", Shape(executor="tape", pad=4, step_tokens=39)),
     ("dspark", "chain", Shape(depth=1, step_tokens=19, page_size=1)),
     ("peagle", "tree", Shape(executor="tape", depth=1, step_tokens=33)),

@@ -25,7 +25,7 @@ DRAFTS = {
     "none": "chain",
     "ngram": "tree",
     "suffix": "wide",
-    "merged": "tree",
+    "relative+suffix": "tree",
     "relative": "wide",
     "twin": "tree",
     "eagle": "chain",

@@ -20,6 +20,11 @@ def merged_draft(models, *, tree="tree", model="stranger", kind=SuffixDraft, ada
     return MergedDraft(model=drafted, lookup=lookup)
 
 
+STRANGERS = ("stranger", "dflash", "dspark", "peagle", "pard", "medusa", "modules")
+DRAFTS = [(model, tree) for model in STRANGERS for tree in ("chain", "tree")]
+DRAFTS.remove(("modules", "tree"))
+
+
 def rounds_of(engine, sampling="greedy") -> tuple[int, list[int]]:
     submission = make_submission("r", PROMPT, SAMPLINGS[sampling], max_tokens=MAX_TOKENS)
     output = run_all(engine, [submission])["r"]
@@ -27,23 +32,41 @@ def rounds_of(engine, sampling="greedy") -> tuple[int, list[int]]:
     return output.last.progress.rounds, output.tokens
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("tree", ["chain", "tree"])
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize(("model", "tree"), DRAFTS)
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
-def test_a_known_answer_is_drafted_though_the_model_is_a_stranger(models, tree, sampling):
-    engine = engine_of(models.target, Shape(depth=1), merged_draft(models, tree=tree))
+def test_a_known_answer_is_drafted_though_the_model_is_a_stranger(models, model, tree, sampling):
+    draft = merged_draft(models, tree=tree, model=model)
+    engine = engine_of(models.target, Shape(depth=1), draft)
     right = decode(models.theirs, PROMPT, SAMPLINGS[sampling], max_tokens=MAX_TOKENS).tokens
     first, tokens = rounds_of(engine, sampling)
     again, same = rounds_of(engine, sampling)
     assert tokens == same == right
     steps = merged_budget(TREES[tree]).steps
-    assert again <= 2 + MAX_TOKENS // steps < first  # almost every round accepts a whole path
+    assert again <= 3 + MAX_TOKENS // steps < first  # almost every round accepts a whole path
 
 
 def test_a_twin_loses_nothing_by_a_lookup_that_finds_nothing_new(models):
     alone = engine_of(models.target, Shape(), models.draft("twin", TREES["chain"]))
     both = engine_of(models.target, Shape(), merged_draft(models, tree="chain", model="twin"))
     assert rounds_of(both)[0] <= rounds_of(alone)[0] + 1
+
+
+@pytest.mark.fast_cases(3)
+@pytest.mark.parametrize("model", STRANGERS)
+def test_where_no_text_matches_the_chain_is_that_of_the_model(models, model):
+    prompt, traced = [3, 1, 40, 15, 9], replace(SAMPLINGS["greedy"], trace=True)
+    drafted = []
+    for draft in (
+        models.draft(model, TREES["chain"]),
+        merged_draft(models, model=model, tree="chain"),
+    ):
+        submission = make_submission("r", prompt, traced, max_tokens=4)
+        rounds = run_all(engine_of(models.target, Shape(), draft), [submission])["r"].rounds
+        assert rounds[0].emitted[0] not in prompt  # after it the first drafts come
+        drafted.append(rounds[1].tokens)
+    assert drafted[0] == drafted[1]
+    assert len(drafted[0]) > 1
 
 
 def test_ngrams_join_a_model_without_reading_other_requests(models):

@@ -12,7 +12,7 @@ from support.quantised_models import make_packed_llama, make_quantised
 
 from outrider.ops.linear.block_linear import why_no_blocks
 
-DRAFTERS = ("twin", "relative", "merged", "eagle", "eagle3", "medusa", "mtp", "modules")
+DRAFTERS = ("twin", "relative", "relative+suffix", "eagle", "eagle3", "medusa", "mtp", "modules")
 FORMS = {"llama": "fp8 blocks", "deepseek-v3": "int4 groups"}
 OF_CODES = ("relative", "eagle", "eagle3", "medusa")
 IN_CODES = [case for case in some_cases(40, seed=8, drafters=OF_CODES) if case.target == "llama"]

@@ -17,6 +17,7 @@ from outrider.runtime.draft_kinds import (
     DraftKind,
     MergedDraft,
     ModelDraft,
+    ModelKind,
     ModulesDraft,
     NgramDraft,
     NoDraft,
@@ -77,22 +78,13 @@ MAX_TOKENS = 9
 
 # A twin is kept completely, a stranger almost never, a relative now and then.
 TARGETS = ["llama", "deepseek-v3"]  # keys and values, latents
-DRAFTERS = ["none", "twin", "relative", "stranger", "merged"]
-DRAFTERS += [
-    "eagle",
-    "eagle3",
-    "eagle3-mla",
-    "dflash",
-    "mixed",
-    "dflash2",
-    "dspark",
-    "peagle",
-    "pard",
-    "medusa",
-    "mtp",
-]
+BLOCKS = ["dflash", "mixed", "dflash2", "dspark", "peagle", "pard", "medusa"]
+DRAFTERS = ["none", "twin", "relative", "stranger", "relative+suffix"]
+DRAFTERS += ["eagle", "eagle3", "eagle3-mla", *BLOCKS, "mtp"]
+# Texts: of the prompts, and of answers where there is a hit.
+DRAFTERS += [f"{name}+suffix" for name in (*BLOCKS, "mtp")]
 LOOKUPS = {"ngram": NgramDraft, "suffix": SuffixDraft}  # drafters without a model
-CHAINS_ONLY = ["modules"]  # one module per depth
+CHAINS_ONLY = ["modules", "modules+suffix"]  # one module per depth
 TREES = {
     "one-step": Budget(steps=1, topk=1, nodes=2),
     "chain": Budget(steps=3, topk=1, nodes=4),
@@ -114,11 +106,17 @@ class Models:
     modules: ModuleChain  # likewise, one per depth
 
     def draft(self, name: str, budget: Budget) -> DraftKind:
-        drafts = {"twin": self.target, "relative": self.relative, "stranger": self.stranger}
         if name == "none":
             return NoDraft()
         if name in LOOKUPS:
             return LOOKUPS[name](budget=budget, min_match=1, max_match=4)
+        model, _, lookup = name.partition("+")
+        if lookup:
+            own = LOOKUPS[lookup](budget=merged_budget(budget), min_match=1, max_match=4)
+            return MergedDraft(model=self._model(model, budget), lookup=own)
+        return self._model(name, budget)
+
+    def _model(self, name: str, budget: Budget) -> ModelKind:
         if name == "modules":
             return ModulesDraft(modules=self.modules, budget=budget)
         if name in self.heads:
@@ -126,13 +124,8 @@ class Models:
             if isinstance(head, BlockModel):
                 return BlockDraft(model=head, budget=budget)
             return ModelDraft(model=head, budget=budget)
-        if name == "merged":  # with texts: of the prompts, and of answers where there is a hit
-            lookup = SuffixDraft(budget=merged_budget(budget), min_match=1, max_match=4)
-            return MergedDraft(model=self._whole(self.relative, budget), lookup=lookup)
-        return self._whole(drafts[name], budget)
-
-    def _whole(self, model: Decoder, budget: Budget) -> ModelDraft:
-        draft = StandaloneDraft(model, target_vocab=self.target.config.vocab_size)
+        whole = {"twin": self.target, "relative": self.relative, "stranger": self.stranger}[name]
+        draft = StandaloneDraft(whole, target_vocab=self.target.config.vocab_size)
         return ModelDraft(model=draft, budget=budget)
 
 

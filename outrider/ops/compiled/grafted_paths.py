@@ -2,13 +2,12 @@
 
 The array of integers that it gets has sizes, then addresses; floats are float32, the rest is int64:
 
-    0 rows, 1 candidates of the model, 2 paths, 3 steps of a path, 4 levels of the model
-    strides of 5 scores, 6 tokens, 7 parents, 8 paths, 9 weights
-    10 chance of the next token of a path, 11 doubt and 12 that of sampled rows, as bits of float32
-    13 scores, 14 tokens, 15 parents of the model
-    16 paths, 17 weights, 18 longest matches, 19 steps that rows may draft, 20 which rows sample
-    21 scores, 22 tokens, 23 parents, 24 sources of all candidates: written
-    from 25 on: where the levels of the model end
+    0 rows, 1 candidates of the model, 2 paths, 3 steps of a path
+    strides of 4 scores, 5 tokens, 6 parents, 7 paths, 8 weights
+    9 chance of the next token of a path, 10 doubt and 11 that of sampled rows, as bits of float32
+    12 scores, 13 tokens, 14 parents of the model
+    15 paths, 16 weights, 17 longest matches, 18 steps that rows may draft, 19 which rows sample
+    20 scores, 21 tokens, 22 parents, 23 sources of all candidates: written
 """
 
 import numpy as np
@@ -18,7 +17,7 @@ from outrider.ops.compiled.address import float32_at, int64_at
 from outrider.ops.compiled.exponential import float_of
 from outrider.ops.compiled.kernel_cache import callback, compiled
 
-_LEVELS, MOST_LEVELS = 25, 64
+NUM_GIVEN = 24
 _MODEL, _TEXT, _BOTH = np.int64(0), np.int64(1), np.int64(2)  # as in `graft_paths`
 _NEVER, _LEAST = np.float32(-np.inf), np.float32(1e-9)
 
@@ -35,24 +34,23 @@ def _copy_model(given: np.ndarray, row: int) -> None:
     width, whole = given[1], given[1] + given[2] * given[3]
     for place in range(whole):
         at, is_model = row * whole + place, place < width
-        float32_at(given[21])[at] = (
-            float32_at(given[13])[row * given[5] + place] if is_model else _NEVER
+        float32_at(given[20])[at] = (
+            float32_at(given[12])[row * given[4] + place] if is_model else _NEVER
         )
-        int64_at(given[22])[at] = int64_at(given[14])[row * given[6] + place] if is_model else 0
-        int64_at(given[23])[at] = int64_at(given[15])[row * given[7] + place] if is_model else -1
-        int64_at(given[24])[at] = _MODEL if is_model else _TEXT
+        int64_at(given[21])[at] = int64_at(given[13])[row * given[5] + place] if is_model else 0
+        int64_at(given[22])[at] = int64_at(given[14])[row * given[6] + place] if is_model else -1
+        int64_at(given[23])[at] = _MODEL if is_model else _TEXT
 
 
 @compiled()
-def _hit(given: np.ndarray, row: int, depth: int, parent: int, token: int) -> int:
+def _hit(given: np.ndarray, row: int, parent: int, token: int) -> int:
     """The candidate of the model that is this node, or -1."""
-    if depth >= given[4]:
-        return -1
-    ends, whole = given[_LEVELS:], given[1] + given[2] * given[3]
-    for place in range(ends[depth - 1] if depth else 0, ends[depth]):
-        at = row * whole + place
-        is_same = int64_at(given[22])[at] == token and int64_at(given[23])[at] == parent
-        if is_same and float32_at(given[21])[at] > _NEVER:
+    width = given[1]
+    first = row * (width + given[2] * given[3])
+    for place in range(parent + 1, width):  # a parent comes before its children
+        at = first + place
+        is_same = int64_at(given[21])[at] == token and int64_at(given[22])[at] == parent
+        if is_same and float32_at(given[20])[at] > _NEVER:
             return place
     return -1
 
@@ -62,13 +60,13 @@ def _graft_path(given: np.ndarray, row: int, path: int, begin: np.float32) -> No
     """Follow the model's nodes as long as they have the tokens of the path, then add its own."""
     width, num, steps = given[1], given[2], given[3]
     whole = row * (width + num * steps)
-    paths, weights = int64_at(given[16]), float32_at(given[17])
-    first_path, first_weight = row * given[8], row * given[9]
+    paths, weights = int64_at(given[15]), float32_at(given[16])
+    first_path, first_weight = row * given[7], row * given[8]
     is_same = np.empty(num, np.bool_)  # paths with the same tokens so far
     for other in range(num):
         is_same[other] = weights[first_weight + other] > np.float32(0.0)
-    parent, score, before, following = -1, np.float32(0.0), begin, float_of(np.int32(given[10]))
-    own = float_of(np.int32(given[12])) * np.float32(int64_at(given[20])[row])
+    parent, score, before, following = -1, np.float32(0.0), begin, float_of(np.int32(given[9]))
+    own = float_of(np.int32(given[11])) * np.float32(int64_at(given[19])[row])
     for depth in range(steps):
         token = paths[first_path + path * steps + depth]
         if token < 0:
@@ -80,33 +78,33 @@ def _graft_path(given: np.ndarray, row: int, path: int, begin: np.float32) -> No
                 first, weight = min(first, other), weight + weights[first_weight + other]
         score += _log(weight) - before if depth == 0 else _log(weight) - before + following
         before = _log(weight)
-        number = _hit(given, row, depth, parent, token) if parent < width else -1
+        number = _hit(given, row, parent, token) if parent < width else -1
         if number >= 0:
-            score, int64_at(given[24])[whole + number] = (
-                float32_at(given[21])[whole + number],
+            score, int64_at(given[23])[whole + number] = (
+                float32_at(given[20])[whole + number],
                 _BOTH,
             )
         else:
             number = width + num * depth + first
             score += own
-            if first == path and depth < int64_at(given[19])[row]:
-                float32_at(given[21])[whole + number] = score
-                int64_at(given[22])[whole + number] = token
-                int64_at(given[23])[whole + number] = parent
+            if first == path and depth < int64_at(given[18])[row]:
+                float32_at(given[20])[whole + number] = score
+                int64_at(given[21])[whole + number] = token
+                int64_at(given[22])[whole + number] = parent
         parent = number
 
 
 @callback("void(voidptr)")
 def graft_text_paths(pointer: int) -> None:
-    given = carray(pointer, (_LEVELS + MOST_LEVELS,), np.int64)
+    given = carray(pointer, (NUM_GIVEN,), np.int64)
     for row in range(given[0]):
         _copy_model(given, row)
         total = np.float32(0.0)
         for path in range(given[2]):
-            total += float32_at(given[17])[row * given[9] + path]
-        longest = np.float32(int64_at(given[18])[row])
-        chance = longest / (longest + float_of(np.int32(given[11])))
+            total += float32_at(given[16])[row * given[8] + path]
+        longest = np.float32(int64_at(given[17])[row])
+        chance = longest / (longest + float_of(np.int32(given[10])))
         begin = _log(total) - _log(np.float32(chance))
         for path in range(given[2]):
-            if float32_at(given[17])[row * given[9] + path] > np.float32(0.0):
+            if float32_at(given[16])[row * given[8] + path] > np.float32(0.0):
                 _graft_path(given, row, path, begin)

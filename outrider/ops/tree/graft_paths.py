@@ -6,7 +6,6 @@ than its children, and no node has two children with the same token.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,33 +44,36 @@ class _PathNodes:
 
 
 def graft(
-    model: Candidates,
-    levels: Sequence[slice],  # numbers of the model's candidates by depth
+    model: Candidates,  # a parent before its children
     found: FoundPaths,
     budgets: torch.Tensor,  # [3, rows]
     is_sampled: torch.Tensor,  # [rows] int64: 1 where tokens are drawn, 0 where the best is taken
+    *,
+    steps: int,  # depth of the model's candidates at most
 ) -> MergedCandidates:
     """The candidates of the model, and the nodes of the paths that it does not have."""
     if is_compiled(model.scores, _COMPILED):
         from outrider.ops.tree.graft_paths_compiled import graft_compiled
 
-        return graft_compiled(model, levels, found, budgets, is_sampled)
-    return graft_reference(model, levels, found, budgets, is_sampled)
+        return graft_compiled(model, found, budgets, is_sampled)
+    return graft_reference(model, found, budgets, is_sampled, steps=steps)
 
 
 def graft_reference(
     model: Candidates,
-    levels: Sequence[slice],
     found: FoundPaths,
     budgets: torch.Tensor,
     is_sampled: torch.Tensor,
+    *,
+    steps: int,
 ) -> MergedCandidates:
     """The same in plain torch."""
     nodes, width = _path_nodes(found), model.scores.shape[1]
-    num, steps = nodes.tokens.shape[1:]
-    hits = _same_nodes(model, levels, nodes)  # [rows, num, width]
-    shared = _numbers_of(hits, levels, steps)
-    depth = torch.arange(steps, device=shared.device)
+    num, longest = nodes.tokens.shape[1:]
+    depths = _depths(model, steps)
+    hits = _same_nodes(model, depths, nodes, steps)  # [rows, num, width]
+    shared = _numbers_of(hits, depths, longest)
+    depth = torch.arange(longest, device=shared.device)
     is_hit = shared >= 0  # [rows, num, steps]
     numbers = shared.where(is_hit, width + num * depth + nodes.first)
     parents = functional.pad(numbers[..., :-1], (1, 0), value=-1)
@@ -83,38 +85,54 @@ def graft_reference(
     new = (x.transpose(1, 2).flatten(1) for x in (scores, nodes.tokens, parents))
     pairs = zip((model.scores, model.tokens, model.parents), new, strict=True)
     scores, tokens, parents = (torch.cat(pair, dim=1) for pair in pairs)
-    sources = functional.pad(_BOTH * hits.any(1).long(), (0, num * steps), value=_TEXT)
+    sources = functional.pad(_BOTH * hits.any(1).long(), (0, num * longest), value=_TEXT)
     return MergedCandidates(
         candidates=Candidates(scores=scores, tokens=tokens, parents=parents), sources=sources
     )
 
 
+def _depths(model: Candidates, steps: int) -> torch.Tensor:  # [rows, width] int64
+    """The depth of each candidate; 0 for the children of node 0."""
+    above, is_first = model.parents.clamp_min(0), model.parents < 0
+    depths = torch.zeros_like(above)
+    for _ in range(steps - 1):  # each pass reaches one level deeper
+        depths = (depths.gather(1, above) + 1).masked_fill(is_first, 0)
+    return depths
+
+
 def _same_nodes(
-    model: Candidates, levels: Sequence[slice], nodes: _PathNodes
+    model: Candidates,
+    depths: torch.Tensor,  # [rows, width]
+    nodes: _PathNodes,
+    steps: int,
 ) -> torch.Tensor:  # [rows, num, width] bool
     """Which candidates of the model are nodes of which paths: all tokens up to them are equal."""
-    sizes = [level.stop - level.start for level in levels]
     tokens = nodes.tokens.where(nodes.is_known, -1)
-    beside = torch.cat([tokens[:, :, i, None].expand(-1, -1, n) for i, n in enumerate(sizes)], 2)
-    is_allowed = model.scores > float("-inf")
-    is_same = (beside == model.tokens[:, None]) & is_allowed[:, None]
+    longest = tokens.shape[2]
+    index = depths.clamp_max(longest - 1)[:, None].expand(-1, tokens.shape[1], -1)
+    is_allowed = (model.scores > float("-inf")) & (depths < longest)
+    is_same = (tokens.gather(2, index) == model.tokens[:, None]) & is_allowed[:, None]
     above = model.parents.clamp_min(0)[:, None].expand_as(is_same)
     is_first = (model.parents < 0)[:, None]
     same_path = is_same
-    for _ in levels[1:]:  # each pass reaches one level deeper
+    for _ in range(steps - 1):  # each pass reaches one level deeper
         same_path = is_same & (same_path.gather(2, above) | is_first)
     return same_path
 
 
 def _numbers_of(
     hits: torch.Tensor,  # [rows, num, width]
-    levels: Sequence[slice],
-    steps: int,
-) -> torch.Tensor:  # [rows, num, steps]
-    """The candidate of the model that is the node of each path at each depth, or -1."""
+    depths: torch.Tensor,  # [rows, width]
+    longest: int,  # steps of a path
+) -> torch.Tensor:  # [rows, num, longest]
+    """The candidate of the model that is the node of each path at each depth, or -1.
+
+    There is at most one, because no node has two children with the same token.
+    """
     marked = hits * torch.arange(1, hits.shape[2] + 1, device=hits.device)
-    numbers = torch.stack([marked[:, :, level].amax(2) for level in levels], dim=2) - 1
-    return torch.cat([numbers, numbers.new_full((*numbers.shape[:2], steps - len(levels)), -1)], 2)
+    index = depths.clamp_max(longest - 1)[:, None].expand_as(marked)
+    numbers = marked.new_zeros(*hits.shape[:2], longest)
+    return numbers.scatter_add_(2, index, marked) - 1
 
 
 def _score_of_hits(

@@ -1,11 +1,10 @@
 """`graft` on a CPU, in one compiled call instead of about 130 small operations."""
 
 import struct
-from collections.abc import Sequence
 
 import torch
 
-from outrider.ops.compiled.grafted_paths import MOST_LEVELS, graft_text_paths
+from outrider.ops.compiled.grafted_paths import graft_text_paths
 from outrider.ops.compiled.thread_team import run_alone
 from outrider.ops.graph_break import graph_break
 from outrider.ops.tree.candidates import Candidates
@@ -19,11 +18,7 @@ _CONSTANTS = tuple(
 
 
 def graft_compiled(
-    model: Candidates,
-    levels: Sequence[slice],
-    found: FoundPaths,
-    budgets: torch.Tensor,
-    is_sampled: torch.Tensor,
+    model: Candidates, found: FoundPaths, budgets: torch.Tensor, is_sampled: torch.Tensor
 ) -> MergedCandidates:
     rows, num, steps = found.paths.shape
     width = model.scores.shape[1] + num * steps
@@ -32,14 +27,12 @@ def graft_compiled(
     merged = MergedCandidates(
         candidates=Candidates(scores=scores, tokens=tokens, parents=parents), sources=sources
     )
-    ends = tuple(level.stop for level in levels)
-    graph_break(_graft, model, ends, found, budgets[0], is_sampled, merged)
+    graph_break(_graft, model, found, budgets[0], is_sampled, merged)
     return merged
 
 
 def _graft(
     model: Candidates,
-    ends: tuple[int, ...],  # of the levels of the model
     found: FoundPaths,
     most_steps: torch.Tensor,  # [rows]
     is_sampled: torch.Tensor,  # [rows]
@@ -47,11 +40,10 @@ def _graft(
 ) -> None:
     own, candidates = (model.scores, model.tokens, model.parents), merged.candidates
     rows, num, steps = found.paths.shape
-    sizes = rows, model.scores.shape[1], num, steps, len(ends)
+    sizes = rows, model.scores.shape[1], num, steps
     paths, weights = found.paths.contiguous(), found.weights.contiguous()
     strides = (tensor.stride(0) for tensor in (*own, paths, weights))
     found_too = paths, weights, found.longest.long(), most_steps.contiguous(), is_sampled
     written = candidates.scores, candidates.tokens, candidates.parents, merged.sources
     addresses = (each.data_ptr() for each in (*own, *found_too, *written))
-    assert len(ends) <= MOST_LEVELS, "a tree has at most 64 nodes"
-    run_alone(_FUNCTION, (*sizes, *strides, *_CONSTANTS, *addresses, *ends))
+    run_alone(_FUNCTION, (*sizes, *strides, *_CONSTANTS, *addresses))

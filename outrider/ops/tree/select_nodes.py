@@ -52,6 +52,20 @@ def select_nodes_reference(
     )
 
 
+def best_candidates(
+    root: torch.Tensor, candidates: Candidates, budgets: torch.Tensor, tree: Budget
+) -> Candidates:  # [rows, nodes - 1]
+    """The candidates that `select_nodes` would choose; absent ones score -inf."""
+    selected = select_nodes(root, candidates, budgets, tree)
+    numbers, own = selected.numbers[:, 1:], selected.tree
+    scores = candidates.scores.gather(1, numbers.clamp_min(0))
+    return Candidates(
+        scores=scores.masked_fill(numbers < 0, float("-inf")),
+        tokens=own.tokens[:, 1:],
+        parents=own.parents[:, 1:] - 1,  # candidate n is node n + 1
+    )
+
+
 def _tree_of(
     root: torch.Tensor,  # [rows]
     chosen: torch.Tensor,  # [rows, drafts] candidate numbers, ascending; absent: past the last
