@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from support.processes import descendants_of, is_running, wait_for_end
+from support.processes import LONG_S, descendants_of, is_running, wait_for_end
 from support.served import ServerProcess, wait_for
 from support.spoken import tiny_llama, write_tokenizer
 
@@ -139,7 +139,8 @@ for _ in range(2):  # one after the other
         del llm
         print("deleted", flush=True)
 try:
-    time.sleep(600)
+    for _ in range(6000):  # a signal just before a sleep counts after it
+        time.sleep(0.1)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
@@ -163,5 +164,8 @@ def test_ranks_end_with_the_llm_and_with_its_process(folder, end):
         process.stdin.write("\n")
         process.stdin.flush()
         process.send_signal(end)
-        wait_for_end(second)
-        process.wait(30)
+        try:
+            wait_for_end(second)
+            process.wait(LONG_S)
+        finally:
+            process.kill()  # the end of the block waits for it
