@@ -64,7 +64,6 @@ from outrider.models.safetensors_reader import Checkpoint
 from outrider.models.tensor_cut import Cut
 from outrider.models.tensor_source import RenamedTensors, TensorSource
 from outrider.ops.linear.any_weight import AnyWeight, fuse_weights, place_weight, stack_weights
-from outrider.ops.linear.block_linear import why_no_blocks
 from outrider.ops.linear.block_weight import BlockWeight
 from outrider.ops.linear.choose_linear import (
     WeightType,
@@ -75,6 +74,7 @@ from outrider.ops.linear.choose_linear import (
 )
 from outrider.ops.linear.linear import Linear
 from outrider.ops.linear.linear_storage import dtype_name
+from outrider.ops.linear.tiled_product import why_no_products
 from outrider.ops.norm_rope.layer_norm import LayerNorm
 from outrider.ops.norm_rope.rms_norm import Norm, NormLater, make_norm
 
@@ -115,7 +115,7 @@ def load_decoder(
         builder.reserve_adapters(bank)
         builder.use_kv_scales(checkpoint.kv_scales())
         builder.make_linear.note_unused(checkpoint.unused_scales)
-        if dtype != "packed" or not has_stored_blocks(folder) or why_no_blocks():
+        if dtype != "packed" or not has_stored_blocks(folder) or why_no_products():
             return builder.build()
         with StoredBlocks(folder, tensor_shapes(config)) as blocks:
             builder.use_blocks(blocks)

@@ -11,7 +11,7 @@ import torch
 
 from outrider.ops.tree.context_keys import CONTEXTS, END, LONGEST_MATCH, NO_KEY, context_keys
 from outrider.ops.tree.context_order import order_places_
-from outrider.ops.tree.suffix_paths import FinishedTexts
+from outrider.ops.tree.suffix_paths import StoredTexts
 from outrider.step.host_copy import upload
 from outrider.wire.scheduled_batch import NO_OWNER, FinishedText, RowAdmission
 
@@ -29,7 +29,7 @@ class SharedText:
         size, levels = self._stop + longest_path + 1, len(CONTEXTS)
         self._readers = torch.full((rows,), NO_OWNER, dtype=torch.int64, device=device)
         self._keys = torch.full((levels, size), NO_KEY, dtype=torch.int64, device=device)
-        self.texts = FinishedTexts(
+        self.texts = StoredTexts(
             tokens=torch.full((size,), END, dtype=torch.int64, device=device),
             owners=torch.full((size,), NO_OWNER, dtype=torch.int64, device=device),
             keys=self._keys.clone(),

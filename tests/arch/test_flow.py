@@ -25,7 +25,7 @@ GENERATE = [
     ("spec/ngram_drafter.py", "NgramDrafter.propose"),
     ("step/fill_plan.py", "fill"),
     ("models/decoder.py", "Decoder.forward"),
-    ("kv/compiled_attention.py", "CompiledAttention.run"),
+    ("ops/linear/tile_layers.py", "TileLayers.__call__"),
     ("sampling/sampler.py", "sample_tokens"),
     ("ops/tree/verify.py", "verify"),
     ("spec/commit.py", "commit"),

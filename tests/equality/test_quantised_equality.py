@@ -10,7 +10,7 @@ from support.engines import Shape, engine_of, make_submission, run_all
 from support.matrix import MAX_TOKENS, PROMPTS, mismatches, run_case, sampling_of, some_cases
 from support.quantised_models import make_packed_llama, make_quantised
 
-from outrider.ops.linear.block_linear import why_no_blocks
+from outrider.ops.linear.tiled_product import why_no_products
 
 DRAFTERS = ("twin", "relative", "relative+suffix", "eagle", "eagle3", "medusa", "mtp", "modules")
 FORMS = {"llama": "fp8 blocks", "deepseek-v3": "int4 groups"}
@@ -33,7 +33,7 @@ def test_every_way_of_running_gives_the_reference_tokens(quantised, case):
 def in_codes(tmp_path_factory):
     models = make_packed_llama(tmp_path_factory.mktemp("codes"), "int4 groups of 32")
     stored = {each.storage for each in models.target.storage}
-    assert "int4" in stored or why_no_blocks(), "widened"
+    assert "int4" in stored or why_no_products(), "widened"
     return models
 
 

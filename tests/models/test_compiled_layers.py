@@ -1,6 +1,7 @@
 """All layers in one compiled region against the same layers part by part: equal bits."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from outrider.models.layers.normed_linear import gate_behind, project_behind
 from outrider.models.model_config import AttentionConfig
 from outrider.ops.attention.attention_rule import WHOLE_TEXT, AttentionRule
 from outrider.ops.linear.block_linear import eight_bit_linear
+from outrider.ops.linear.dense_linear import DenseLinear
 from outrider.ops.linear.linear import PlainLinear
 from outrider.ops.norm_rope.head_norm import NoHeadNorm
 from outrider.ops.norm_rope.rms_norm import make_norm
@@ -33,6 +35,12 @@ from outrider.step.arena import Arena
 MODEL = Model(kv_heads=2, group=2, head_dim=16, page_size=4)
 CONFIG = AttentionConfig(heads=4, kv_heads=2, head_dim=16)
 HIDDEN, MIDDLE, LAYERS = 96, 64, 3
+LINEARS = {
+    "blocks": eight_bit_linear,
+    "float32": partial(DenseLinear, dtype=torch.float32),
+    "bfloat16": partial(DenseLinear, dtype=torch.bfloat16),
+    "float16": partial(DenseLinear, dtype=torch.float16),
+}
 CASES = {
     "a row": make_case(MODEL, lengths=[21]),
     "rows": make_case(MODEL, lengths=[0, 1, 15, 16, 31]),
@@ -107,8 +115,9 @@ class Run:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_a_region_has_the_bits_of_its_parts(case, threads):
-    layers = layers_of()
+@pytest.mark.parametrize("linear", LINEARS.values(), ids=list(LINEARS))
+def test_a_region_has_the_bits_of_its_parts(linear, case, threads):
+    layers = layers_of(linear=linear)
     with torch_threads(threads):
         fused, apart = Run(stack_layers(layers), case), Run(LayerStack(layers, None), case)
     assert fused == apart
@@ -116,6 +125,12 @@ def test_a_region_has_the_bits_of_its_parts(case, threads):
     assert apart.pools[2].ne(case.layer).any()
     assert apart.aux[:, HIDDEN : 3 * HIDDEN].any()
     assert not apart.aux[:, 3 * HIDDEN :].any()
+
+
+def test_layers_of_a_region_may_have_other_kinds_of_weights():
+    torch.manual_seed(3)
+    layers = [layer_of(HIDDEN, linear=linear) for linear in LINEARS.values()][:LAYERS]
+    assert Run(stack_layers(layers), CASES["rows"]) == Run(LayerStack(layers, None), CASES["rows"])
 
 
 def test_the_layer_of_a_head_reads_another_input_than_its_residual():

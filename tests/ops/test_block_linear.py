@@ -43,7 +43,7 @@ def test_a_supported_machine_runs_these_tests() -> None:
 
 
 def _assert_close(linear: BlockLinear, widened: torch.Tensor) -> None:
-    x = torch.randn(11, linear.inputs) * torch.tensor([1e-3, 1.0, 50.0, 0.0] * 3)[:11, None]
+    x = torch.randn(11, linear.product.inputs) * torch.tensor([1e-3, 1.0, 50.0, 0.0] * 3)[:11, None]
     expected = rounded(x) @ widened.double().T
     # Codes half-way between two integers may be rounded to either in another precision.
     assert (linear(x) - expected).norm() / expected.norm() < 1e-3
@@ -71,7 +71,7 @@ def test_outputs_of_one_weight_have_different_kinds() -> None:
 def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(name: KindName) -> None:
     torch.manual_seed(1)
     linear = _linear(_rows(name, 70, 160))
-    x, before = torch.randn(19, linear.inputs), torch.get_num_threads()
+    x, before = torch.randn(19, linear.product.inputs), torch.get_num_threads()
     together = linear(x)
     try:
         for threads in (1, 2, 3):

@@ -9,11 +9,11 @@ import torch
 
 from outrider.models.eagle.aux_projection import AuxProjection
 from outrider.models.layers.attention_layer import KVWriter
-from outrider.models.layers.normed_linear import BlockProjection
+from outrider.models.layers.normed_linear import TileProjection
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.ops.compiled.why_not_compiled import why_not_compiled
-from outrider.ops.linear.block_linear import BlockLinear
-from outrider.ops.linear.normed_blocks import BlockHeads
+from outrider.ops.linear.normed_tiles import TileHeads, product_of
+from outrider.ops.linear.tiled_product import TiledProduct
 from outrider.ops.norm_rope.rms_norm import CompiledNorm, Norm, NormLater
 from outrider.ops.norm_rope.rotary import RotaryFrequencies, is_rotation_compiled
 from outrider.ops.tree.plan_rows import Queries
@@ -24,8 +24,8 @@ class CompiledCatchUp:
 
     def __init__(
         self,
-        project: BlockLinear,
-        kv: BlockHeads,
+        project: TiledProduct,
+        kv: TileHeads,
         *,
         embedding: torch.Tensor,  # [vocab, width]
         aux_norm: Norm,
@@ -33,9 +33,9 @@ class CompiledCatchUp:
         hidden_norm: Norm,
         frequencies: RotaryFrequencies,
     ) -> None:
-        from outrider.ops.linear.block_catch_up import BlockCatchUp, CatchUpParts
+        from outrider.ops.linear.tile_catch_up import CatchUpParts, TileCatchUp
 
-        self._run = BlockCatchUp(
+        self._run = TileCatchUp(
             CatchUpParts(
                 aux_norm=aux_norm,
                 project=project,
@@ -67,10 +67,10 @@ def compile_catch_up(
     rotary: RotaryEmbedding,
 ) -> CompiledCatchUp | None:
     """The parts as one region; None where a part is no compiled function."""
-    if not isinstance(project, AuxProjection) or not isinstance(kv, BlockProjection):
+    if not isinstance(project, AuxProjection) or not isinstance(kv, TileProjection):
         return None
-    aux_norm, linear = project.norm, project.linear
-    if not isinstance(linear, BlockLinear) or not isinstance(aux_norm, CompiledNorm | NormLater):
+    aux_norm, product = project.norm, product_of(project.linear)
+    if product is None or not isinstance(aux_norm, CompiledNorm | NormLater):
         return None
     if not isinstance(embedding_norm, CompiledNorm) or not isinstance(hidden_norm, CompiledNorm):
         return None
@@ -79,7 +79,7 @@ def compile_catch_up(
     if why_not_compiled("outrider.ops.compiled.catch_up_region"):
         return None
     return CompiledCatchUp(
-        linear,
+        product,
         kv.heads,
         embedding=embedding,
         aux_norm=aux_norm,

@@ -26,7 +26,7 @@ from outrider.models.layers.attention_layer import (
 )
 from outrider.models.layers.gated_activation import gate_of
 from outrider.models.layers.mlp import Mlp
-from outrider.models.layers.normed_linear import gate_behind, project_behind, project_blocks
+from outrider.models.layers.normed_linear import gate_behind, project_behind, project_tiles
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.models.model_config import AttentionConfig, LatentConfig
 from outrider.ops.attention.attention_rule import AttentionRule
@@ -188,7 +188,7 @@ class HeadBuilder:
         kv = self.linear(*(prefix + name for name in _QKV[1:]), has_bias=has_bias)
         no_queries = replace(attention, heads=0)
         head_norm = self._head_norm(no_queries, prefix)
-        return project_blocks(
+        return project_tiles(
             self._no_norm(), SplitProjection(no_queries, qkv=kv, head_norm=head_norm)
         )
 

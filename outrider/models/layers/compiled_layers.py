@@ -10,26 +10,26 @@ import torch
 
 from outrider.models.layers.attention_layer import Attention, AttentionStep, NoGate, SelfAttention
 from outrider.models.layers.mlp import FeedForward, Mlp
-from outrider.models.layers.normed_linear import BlockProjection
+from outrider.models.layers.normed_linear import TileProjection
 from outrider.ops.compiled.why_not_compiled import why_not_compiled
-from outrider.ops.linear.block_linear import BlockLinear
-from outrider.ops.linear.normed_blocks import BlockGate, BlockHeads
+from outrider.ops.linear.normed_tiles import TileGate, TileHeads, product_of
+from outrider.ops.linear.tiled_product import TiledProduct
 from outrider.step.attention_backend import AttentionBackend
 
-_BlockParts = tuple[BlockHeads, BlockLinear, BlockGate, BlockLinear]
+_TiledParts = tuple[TileHeads, TiledProduct, TileGate, TiledProduct]
 
 
 class CompiledLayers:
     """Runs steps whose attention is compiled, too."""
 
-    def __init__(self, parts: Sequence[_BlockParts], scale: float) -> None:
+    def __init__(self, parts: Sequence[_TiledParts], scale: float) -> None:
         from outrider.kv.compiled_attention import CompiledAttention, query_groups
-        from outrider.ops.linear.block_layers import BlockLayer, BlockLayers, BlockStep
+        from outrider.ops.linear.tile_layers import TileLayer, TileLayers, TileStep
 
-        self._backend, self._groups_of, self._make_step = CompiledAttention, query_groups, BlockStep
-        self._layers = BlockLayers(
+        self._backend, self._groups_of, self._make_step = CompiledAttention, query_groups, TileStep
+        self._layers = TileLayers(
             [
-                BlockLayer(heads=heads, output=output, gate=gate, down=down)
+                TileLayer(heads=heads, output=output, gate=gate, down=down)
                 for heads, output, gate, down in parts
             ],
             scale,
@@ -64,7 +64,7 @@ def compile_layers(layers: Sequence[tuple[Attention, FeedForward]]) -> CompiledL
 
     The region's attention reads whole texts, with one scale for all layers.
     """
-    parts = [_block_parts(attention, mlp) for attention, mlp in layers]
+    parts = [_tiled_parts(attention, mlp) for attention, mlp in layers]
     known = [each for each in parts if each is not None]
     if not known or len(known) < len(parts):
         return None
@@ -77,12 +77,13 @@ def compile_layers(layers: Sequence[tuple[Attention, FeedForward]]) -> CompiledL
     return CompiledLayers(known, scales.pop())
 
 
-def _block_parts(attention: Attention, mlp: FeedForward) -> _BlockParts | None:
+def _tiled_parts(attention: Attention, mlp: FeedForward) -> _TiledParts | None:
     if not isinstance(attention, SelfAttention) or not isinstance(mlp, Mlp):
         return None
-    project, output, gate, down = attention.project, attention.output, mlp.gate, mlp.down
-    if not isinstance(project, BlockProjection) or not isinstance(gate, BlockGate):
+    project, gate = attention.project, mlp.gate
+    if not isinstance(project, TileProjection) or not isinstance(gate, TileGate):
         return None
-    if not isinstance(output, BlockLinear) or not isinstance(down, BlockLinear):
+    output, down = product_of(attention.output), product_of(mlp.down)
+    if output is None or down is None:
         return None
     return (project.heads, output, gate, down) if isinstance(attention.gate, NoGate) else None

@@ -10,10 +10,9 @@ import torch
 
 from outrider.models.layers.attention_layer import AttentionStep, Projection, SplitProjection
 from outrider.models.layers.gated_activation import Gate, SplitGate, StreamedGate
-from outrider.ops.linear.block_linear import BlockLinear
 from outrider.ops.linear.linear import BiasedLinear, FixedLinear, Linear, StreamedLinear
 from outrider.ops.linear.linear_limits import MOST_SMALL_ROWS, fits_small
-from outrider.ops.linear.normed_blocks import BlockGate, BlockHeads, can_gate
+from outrider.ops.linear.normed_tiles import TileGate, TileHeads, can_gate, product_of
 from outrider.ops.linear.small_linear import NormedQkv, NormedSwiglu
 from outrider.ops.norm_rope.layer_norm import LayerNorm
 from outrider.ops.norm_rope.rms_norm import Norm, NormLater
@@ -50,10 +49,10 @@ class NormedProjection:
         return queries, queries[:, :0]
 
 
-class BlockProjection:
+class TileProjection:
     """The same on a CPU, for any number of rows."""
 
-    def __init__(self, heads: BlockHeads) -> None:
+    def __init__(self, heads: TileHeads) -> None:
         self.heads = heads
 
     def __call__(
@@ -72,9 +71,9 @@ def gate_behind(norm: Norm, gate: Gate) -> tuple[Norm, Gate]:
         if isinstance(weight, torch.Tensor) and _fits(weight, norm):
             return NormLater(norm.weight), NormedGate(norm, gate, weight)
     if isinstance(gate, SplitGate) and gate.limit == math.inf:
-        gate_up = gate.gate_up
-        if isinstance(gate_up, BlockLinear) and can_gate(gate_up):
-            return NormLater(norm.weight), BlockGate(norm, gate_up)
+        gate_up = product_of(gate.gate_up)
+        if gate_up is not None and can_gate(gate_up):
+            return NormLater(norm.weight), TileGate(norm, gate_up)
     return norm, gate
 
 
@@ -89,9 +88,9 @@ def project_behind(
     """
     if isinstance(norm, LayerNorm):
         return norm, apart
-    in_blocks = project_blocks(norm, apart)
-    if in_blocks is not apart:
-        return NormLater(norm.weight), in_blocks
+    in_tiles = project_tiles(norm, apart)
+    if in_tiles is not apart:
+        return NormLater(norm.weight), in_tiles
     if num_ranks > 1:
         return norm, apart
     weight, bias = _weight_and_bias(apart.qkv)
@@ -101,13 +100,14 @@ def project_behind(
     return NormLater(norm.weight), NormedProjection(norm, apart, fused)
 
 
-def project_blocks(norm: Norm, apart: SplitProjection) -> Projection:
-    """Norm and projection as one compiled function of a CPU, where the weight has blocks.
+def project_tiles(norm: Norm, apart: SplitProjection) -> Projection:
+    """Norm and projection as one compiled function of a CPU, where the weight is in tiles.
 
     The projection alone otherwise: the norm is then still to do.
     """
-    if _is_usual(apart) and isinstance(apart.qkv, BlockLinear):
-        return BlockProjection(BlockHeads(norm, apart.qkv))
+    qkv = product_of(apart.qkv)
+    if _is_usual(apart) and qkv is not None:
+        return TileProjection(TileHeads(norm, qkv))
     return apart
 
 

@@ -17,12 +17,12 @@ import numpy as np
 from numba import carray
 
 from outrider.ops.compiled.address import pointer_to
-from outrider.ops.compiled.block_product import NUM_WEIGHT, multiply, rotate_and_store
 from outrider.ops.compiled.coded_rows import norm_row
 from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.norm_rows import norm_vectors
 from outrider.ops.compiled.rotation_rows import rotation_rows
 from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
+from outrider.ops.compiled.tile_product import NUM_WEIGHT, multiply, rotate_and_store
 
 NUM_GIVEN = 27
 IS_OUTSIDE = 26

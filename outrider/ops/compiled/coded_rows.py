@@ -8,19 +8,16 @@ from numba import carray
 
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.block_kind import BLOCK, TILE
-from outrider.ops.compiled.block_tile import multiply_tile
+from outrider.ops.compiled.dense_tile import SUM_ROWS
 from outrider.ops.compiled.kernel_cache import compiled
 from outrider.ops.compiled.quantise_row import quantise_row
 from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
 
 FEW_ROWS = 8  # every thread quantises these for itself, which takes less time than to wait
-GROUP = 8  # rows that are multiplied at once, at most
-_TILE_BYTES = 2 * 4 * GROUP * TILE  # sums of two tiles
+_TILE_BYTES = 2 * 4 * SUM_ROWS * TILE  # sums of two tiles
 _CODED_BYTES = BLOCK + 4 + 2 * 4  # codes, scale and two sums of a block of activations
 
 Coded = tuple[int, int, int]  # addresses of codes, scales and sums
-Blocks = tuple[int, int]  # address of int64 [tiles, NUM_TILE], blocks of a tile
-NUM_TILE = 3  # numbers of a tile: the index of its `BlockKind`, its address, log2 of its span
 
 
 @compiled()
@@ -29,10 +26,9 @@ def own_bytes(inputs: int) -> int:
     return _TILE_BYTES + 2 * 4 * inputs
 
 
-def scratch_bytes(*, rows: int, inputs: int, threads: int) -> int:
-    """The size of the memory that a product needs besides its operands."""
-    copies = threads if rows <= FEW_ROWS else 1
-    return threads * own_bytes(inputs) + copies * rows * -(-inputs // BLOCK) * _CODED_BYTES
+def coded_bytes(inputs: int) -> int:
+    """Of a row of codes."""
+    return -(-inputs // BLOCK) * _CODED_BYTES
 
 
 @compiled()
@@ -71,51 +67,6 @@ def code_rows(
     if rows > FEW_ROWS:
         wait_for_team()
     return start, scales, sums
-
-
-@compiled()
-def tile_sums(scratch: int, inputs: int) -> np.ndarray:  # [2, 8, 16] float32
-    """Where this thread puts the sums of two tiles."""
-    at = scratch + thread_index() * own_bytes(inputs)
-    sums: np.ndarray = carray(pointer_to(at), (2, GROUP, TILE), np.float32)
-    return sums
-
-
-@compiled()
-def own_tiles(outputs: int) -> tuple[int, int]:
-    """The first and the last tile, not included, that this thread multiplies."""
-    tiles, thread, threads = (outputs + TILE - 1) // TILE, thread_index(), num_threads()
-    return tiles * thread // threads, tiles * (thread + 1) // threads
-
-
-@compiled()
-def multiply_rows(blocks: Blocks, tile: int, coded: Coded, row: int, num: int, out: int) -> None:
-    """Products of one tile with `num` rows from `row` on, written to the address `out`."""
-    tiles_at, num_blocks = blocks
-    codes, scales, sums = coded
-    kind, first, shift = carray(pointer_to(tiles_at + 8 * NUM_TILE * tile), (NUM_TILE,), np.int64)
-    at = row * num_blocks
-    multiply_tile(
-        kind,
-        num,
-        shift,
-        first,
-        codes + at * BLOCK,
-        scales + at * 4,
-        sums + at * 2 * 4,
-        num_blocks,
-        out,
-    )
-
-
-@compiled()
-def rows_at_once(left: int) -> int:
-    """The largest group of rows that the kernels have."""
-    if left >= GROUP:
-        return GROUP
-    if left >= 4:
-        return 4
-    return 2 if left >= 2 else 1
 
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})

@@ -17,9 +17,10 @@ import numpy as np
 from numba import carray
 
 from outrider.ops.compiled.address import pointer_to
-from outrider.ops.compiled.dense_tile import MOST_ROWS, MOST_TILES, multiply_dense
+from outrider.ops.compiled.dense_tile import MOST_ROWS, MOST_TILES, SUM_ROWS, multiply_dense
 from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.thread_team import num_threads, thread_index
+from outrider.ops.compiled.tile_rows import write_tile
 
 TILE = 16  # outputs
 NUM_FIELDS = 17
@@ -63,15 +64,10 @@ def _multiply_columns(given: np.ndarray, part: int, place: int, sums: np.ndarray
             *(kind, num, tiles, row_at, x_bytes),
             *(weight_at, input_bytes, tile_bytes, inputs, sums_at),
         )
-        for each in range(num):
-            target_at = out_at + (row + each) * out_bytes
-            target = carray(pointer_to(target_at), (columns,), np.float32)
-            if is_added:
-                for column in range(columns):
-                    target[column] += sums[each, column]
-            else:
-                for column in range(columns):
-                    target[column] = sums[each, column]
+        for tile in range(tiles):
+            first_at = out_at + row * out_bytes + 4 * tile * TILE
+            width = min(TILE, columns - tile * TILE)
+            write_tile(sums[tile], first_at, out_bytes, num, width, is_added != 0)
         row += num
 
 
@@ -79,7 +75,7 @@ def _multiply_columns(given: np.ndarray, part: int, place: int, sums: np.ndarray
 def dense_product(pointer: int) -> None:
     """Threads take turns, so that they share every part: most experts have no rows."""
     given = carray(pointer, (NUM_FIELDS,), np.int64)
-    sums = np.empty((MOST_ROWS, _WIDTH), np.float32)
+    sums = np.empty((MOST_TILES, SUM_ROWS, TILE), np.float32)
     places = (given[2] + _WIDTH - 1) // _WIDTH
     for item in range(thread_index(), given[0] * places, num_threads()):
         _multiply_columns(given, item // places, item % places, sums)

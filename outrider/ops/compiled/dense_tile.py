@@ -35,6 +35,7 @@ from outrider.ops.compiled.vector_ir import (
 FLOAT32, BFLOAT16, FLOAT16 = range(3)  # how a weight is stored
 # Rows and tiles at once. Their sums fit into registers: 32 of 16 numbers, or 16 of 8 numbers.
 MOST_ROWS, MOST_TILES = (8, 2) if has_avx512() else (4, 1)
+SUM_ROWS = 8  # that there is room for in the sums of a tile
 _ROW_GROUPS = tuple(rows for rows in (1, 2, 4, 8) if rows <= MOST_ROWS)
 _AHEAD_BYTES = 2048  # of weights that are prefetched (docs/lab/log.md)
 _VECTOR_BYTES = 4 * WIDTH
@@ -54,7 +55,7 @@ def _dense_loops(
     input_bytes: Any,  # from input to input
     tile_bytes: Any,  # from tile to tile
     num_inputs: Any,  # at least 1
-    out: Any,  # address of float32 [num_rows, MOST_TILES, 16]
+    out: Any,  # address of float32 [num_tiles, SUM_ROWS, 16]
 ) -> Any:
     """One loop per kind and number of rows and tiles; a switch chooses."""
     del context, kind, num_rows, num_tiles, x, x_bytes
@@ -112,7 +113,7 @@ class _DenseLoop:
         builder.position_at_end(done)
         for place, total in enumerate(added):
             row, tile = divmod(place, self._tiles)
-            offset = number((row * MOST_TILES + tile) * _VECTOR_BYTES)
+            offset = number((tile * SUM_ROWS + row) * _VECTOR_BYTES)
             address = builder.add(self._out, offset)
             builder.store(total, builder.inttoptr(address, FLOATS.as_pointer()), align=4)
 

@@ -17,15 +17,15 @@ from numba import carray
 
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.attend_keys import MOST_GROUPS, NUM_GROUP, attend
-from outrider.ops.compiled.block_product import (
+from outrider.ops.compiled.kernel_cache import callback, compiled
+from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
+from outrider.ops.compiled.tile_product import (
     ADDED,
     NUM_WEIGHT,
     multiply,
     multiply_gated,
     rotate_and_store,
 )
-from outrider.ops.compiled.kernel_cache import callback, compiled
-from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
 
 NUM_HEAD = 22
 _WHOLE_TEXT = 1 << 30  # layers with other windows do not run here

@@ -16,7 +16,6 @@ from outrider.ops.linear.block_linear import (
     eight_bit_linear,
     have_whole_tiles,
     supports_blocks,
-    why_no_blocks,
 )
 from outrider.ops.linear.block_weight import BlockWeight
 from outrider.ops.linear.dense_linear import DenseLinear
@@ -34,6 +33,7 @@ from outrider.ops.linear.linear import (
 )
 from outrider.ops.linear.quantised_linear import QuantisedLinear, fits_kernels
 from outrider.ops.linear.quantised_weight import QuantisedWeight
+from outrider.ops.linear.tiled_product import why_no_products
 from outrider.ops.linear.tiled_weight import why_no_tiles
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def choose_linear(
             return make_dense(weight)
         if fits_kernels(weight, device):
             return QuantisedLinear(kernel_weight(weight))
-        if dtype == "packed" and fits_blocks(weight) and not why_no_blocks():
+        if dtype == "packed" and fits_blocks(weight) and not why_no_products():
             return group_linear(weight)
         return make_dense(weight.widen().to(computed_dtype(dtype, device)))
 
@@ -130,7 +130,7 @@ def _dense_maker(dtype: WeightType) -> _DenseMaker:
 
 
 def _int8_maker() -> _DenseMaker:
-    why = why_no_blocks()
+    why = why_no_products()
     if not why:
         return eight_bit_linear
     if not supports_fbgemm():
@@ -148,7 +148,7 @@ def _packed_maker(device: torch.device, arithmetic: Arithmetic) -> _DenseMaker:
 
     def packed_or_wide(weight: torch.Tensor) -> Linear:
         found = find_blocks(weight)
-        if found is None or why_no_blocks():  # which compiles; models without blocks do without
+        if found is None or why_no_products():  # which compiles; models without blocks do without
             return make_wide(weight)
         return BlockLinear([found.parts()], weight.shape[1])
 

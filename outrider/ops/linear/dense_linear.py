@@ -6,6 +6,7 @@ depend on the other rows, on the number of threads, or on a library.
 
 import torch
 
+from outrider.ops.linear.tiled_product import TiledProduct
 from outrider.ops.linear.tiled_weight import tile_weight
 
 
@@ -18,6 +19,13 @@ class DenseLinear:
         self.dtype = dtype  # in which the numbers are stored
         self._outputs = weight.shape[0]
         self._weight = tile_weight(weight[None], dtype)
+        self.product = TiledProduct(
+            self._weight.tile_table(),
+            [self._weight.numbers],
+            num_blocks=0,
+            inputs=weight.shape[1],
+            outputs=weight.shape[0],
+        )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         out = x.new_empty(x.shape[0], self._outputs)

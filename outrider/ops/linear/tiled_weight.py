@@ -40,6 +40,13 @@ class TiledWeight:
         self._function = int(dense_product.address)
         self._run_alone, self._run_team = run_alone, run_team
 
+    def tile_table(self) -> torch.Tensor:  # [tiles, 3] int64
+        """Kind, address and bytes from input to input of every tile of the first part."""
+        kind, address, _, input_bytes, tile_bytes = self._fields[3:]
+        addresses = address + tile_bytes * torch.arange(-(-self.shape[2] // TILE))
+        kinds, steps = (torch.full_like(addresses, each) for each in (kind, input_bytes))
+        return torch.stack([kinds, addresses, steps], dim=1)
+
     def multiply(
         self,
         x: torch.Tensor,  # [n, in] float32, unit stride along in

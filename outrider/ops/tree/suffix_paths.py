@@ -21,7 +21,7 @@ WEIGHT_STEP = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedTexts:
+class StoredTexts:
     """Texts one after another, and their places in the order of the contexts before them."""
 
     tokens: torch.Tensor  # [size] int64; END after every text
@@ -43,7 +43,7 @@ def find_suffixes(
     text: torch.Tensor,  # [rows, width] int32
     lengths: torch.Tensor,  # [rows] position of the last token
     readers: torch.Tensor,  # [rows] int64: whose finished texts a row may read
-    texts: FinishedTexts,
+    texts: StoredTexts,
     match: NgramMatch,
     *,
     steps: int,
@@ -60,7 +60,7 @@ def find_suffixes_reference(
     text: torch.Tensor,
     lengths: torch.Tensor,
     readers: torch.Tensor,
-    texts: FinishedTexts,
+    texts: StoredTexts,
     match: NgramMatch,
     *,
     steps: int,
@@ -98,7 +98,7 @@ def _num_equal(
 def _look_up(
     last: torch.Tensor,  # [rows, LONGEST_MATCH]
     readers: torch.Tensor,  # [rows]
-    texts: FinishedTexts,
+    texts: StoredTexts,
     steps: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # matched [rows, places], paths [rows, places, steps]
     """The longest matches in finished texts that the rows may read, and what followed there."""
@@ -115,7 +115,7 @@ def _look_up(
     return best[:, :SHARED_PATHS], paths.where(is_text, END)
 
 
-def _candidates(keys: torch.Tensor, texts: FinishedTexts) -> torch.Tensor:  # keys [rows, contexts]
+def _candidates(keys: torch.Tensor, texts: StoredTexts) -> torch.Tensor:  # keys [rows, contexts]
     """The last places of each context, in the order of CONTEXTS; 0 where there is none."""
     keys = keys.T.contiguous()  # [contexts, rows]
     ends = torch.searchsorted(texts.keys, keys, right=True)

@@ -14,7 +14,7 @@ from outrider.ops.tree.suffix_paths import (
     SHARED_PATHS,
     SHORT,
     WEIGHT_STEP,
-    FinishedTexts,
+    StoredTexts,
     SuffixMatches,
 )
 from outrider.wire.scheduled_batch import NO_OWNER
@@ -26,7 +26,7 @@ def find_suffixes_compiled(
     text: torch.Tensor,
     lengths: torch.Tensor,
     readers: torch.Tensor,
-    texts: FinishedTexts,
+    texts: StoredTexts,
     match: NgramMatch,
     *,
     steps: int,
@@ -45,7 +45,7 @@ def _find(
     text: torch.Tensor,
     lengths: torch.Tensor,
     readers: torch.Tensor,
-    texts: FinishedTexts,
+    texts: StoredTexts,
     match: NgramMatch,
     found: SuffixMatches,  # written
 ) -> None:

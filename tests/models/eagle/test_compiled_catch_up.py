@@ -20,6 +20,7 @@ VARIANTS = {
     "a norm for each aux layer": {"fc_norm": True, "layers": (0, 2, 1)},
     "one norm of all": {"norm_before_fc": True},
     "narrower than the target": {"hidden": 24},
+    "dense weights": {"dtype": "float32"},
 }
 CHUNKS = {  # row: (start, number of tokens)
     "a token": {1: (9, 1)},
@@ -103,7 +104,6 @@ def test_a_compiled_catch_up_has_the_bits_of_its_parts(variant, chunks, target, 
 def test_a_head_with_other_parts_catches_up_part_by_part(target, tmp_path):
     for name, flags in {"norms": {"head_norm": True}, "biases": {"attention_bias": True}}.items():
         assert compiled(head_of(target, tmp_path / name, **flags)[1]) is None
-    assert compiled(head_of(target, tmp_path / "wide", dtype="float32")[1]) is None
 
 
 def test_a_catch_up_refuses_a_token_without_an_embedding(target, tmp_path):

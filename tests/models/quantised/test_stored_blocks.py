@@ -54,7 +54,7 @@ def test_layers_whose_values_have_another_kind_are_one_region(tmp_path):
     assert stored["embed_tokens"] == "float32"
     (tmp_path / BLOCKS_FILE).unlink()
     wide = load_decoder(tmp_path, dtype="packed", device=CPU)
-    assert wide._stack._compiled is None
+    assert {each.storage for each in wide.storage} == {"float32"}
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])

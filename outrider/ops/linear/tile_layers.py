@@ -1,4 +1,4 @@
-"""Decoder layers over weight blocks: all layers of a step in one parallel region, on a CPU."""
+"""Decoder layers over weights in tiles: all layers of a step in one parallel region, on a CPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,11 @@ import torch
 
 from outrider.ops.attention.attend_in_place import QueryGroup, key_scratch_bytes
 from outrider.ops.compiled.attend_keys import MOST_GROUPS, NUM_GROUP
-from outrider.ops.compiled.coded_rows import scratch_bytes
 from outrider.ops.compiled.layer_region import run_layers
 from outrider.ops.compiled.thread_team import run_team
 from outrider.ops.graph_break import graph_break
-from outrider.ops.linear.block_linear import NO_NORM, BlockLinear
-from outrider.ops.linear.normed_blocks import BlockGate, BlockHeads
+from outrider.ops.linear.normed_tiles import TileGate, TileHeads
+from outrider.ops.linear.tiled_product import NO_NORM, TiledProduct
 from outrider.ops.norm_rope.rotary import Rotation
 
 _FUNCTION = int(run_layers.address)
@@ -20,13 +19,13 @@ _NO_GROUP = (0,) * NUM_GROUP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockLayer:
-    """The parts of a layer. All of them have weights of blocks, and none has a bias."""
+class TileLayer:
+    """The parts of a layer. All of them have weights in tiles, and none has a bias."""
 
-    heads: BlockHeads
-    output: BlockLinear
-    gate: BlockGate
-    down: BlockLinear
+    heads: TileHeads
+    output: TiledProduct
+    gate: TileGate
+    down: TiledProduct
 
     @property
     def fields(self) -> tuple[tuple[int, ...], ...]:
@@ -39,13 +38,12 @@ class BlockLayer:
         )
 
     @property
-    def widest(self) -> int:
-        """The largest number of inputs of a product."""
-        return max(self.heads.qkv.inputs, self.output.inputs, self.down.inputs)
+    def products(self) -> tuple[TiledProduct, ...]:
+        return self.heads.qkv, self.output, self.gate.gate_up, self.down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockStep:
+class TileStep:
     """The inputs of a step that all layers share, and the outputs of some."""
 
     rotation: Rotation
@@ -55,21 +53,23 @@ class BlockStep:
     aux: torch.Tensor  # [num_query, aux] where to, one beside the other
 
 
-class BlockLayers:
+class TileLayers:
     """Owns the table of the layers' weights."""
 
-    def __init__(self, layers: Sequence[BlockLayer], scale: float) -> None:
+    def __init__(self, layers: Sequence[TileLayer], scale: float) -> None:
         self._layers = tuple(layers)  # whose memory the table points to
         self._table = torch.tensor([layer.fields for layer in layers], dtype=torch.int64)
         self._factors = torch.tensor([scale, 0.0], dtype=torch.float32)  # and no soft cap
-        self._widest = max(layer.widest for layer in layers)
+        products = (each for layer in layers for each in layer.products)
+        # One of each that needs other memory.
+        self._unlike = list({(each.inputs, each.is_dense): each for each in products}.values())
 
     def __call__(
         self,
         x: torch.Tensor,  # [num_query, in] of the first layer; may be the stream
         stream: torch.Tensor,  # [num_query, hidden] overwritten
         pools: Sequence[torch.Tensor],  # [pages, page_size, 2 * kv_heads, head_dim] of each layer
-        step: BlockStep,
+        step: TileStep,
     ) -> torch.Tensor:  # [num_query, hidden]
         """The residual stream after all layers; writes the KV of every query token."""
         stream = stream.contiguous()
@@ -81,7 +81,7 @@ class BlockLayers:
         x: torch.Tensor,
         stream: torch.Tensor,
         pools: Sequence[torch.Tensor],
-        step: BlockStep,
+        step: TileStep,
     ) -> None:
         rows, first, groups = x.shape[0], self._layers[0], step.groups
         if not rows:
@@ -109,6 +109,5 @@ class BlockLayers:
 
     def _scratch(self, rows: int, groups: Sequence[QueryGroup]) -> torch.Tensor:
         """Memory of products and of attention, which use it in turn."""
-        threads = torch.get_num_threads()
-        product = scratch_bytes(rows=rows, inputs=self._widest, threads=threads)
-        return torch.empty(max(product, key_scratch_bytes(groups)), dtype=torch.uint8)
+        products = (each.scratch_bytes(rows) for each in self._unlike)
+        return torch.empty(max(*products, key_scratch_bytes(groups)), dtype=torch.uint8)

@@ -1,19 +1,22 @@
-"""Linear layers over weight blocks, fused with the norm before them and with what follows."""
+"""Linear layers over weights in tiles, fused with the norm before them and with what follows."""
 
 import torch
 
 from outrider.ops.compiled.block_kind import TILE
 from outrider.ops.graph_break import graph_break
 from outrider.ops.linear.block_linear import BlockLinear
+from outrider.ops.linear.dense_linear import DenseLinear
+from outrider.ops.linear.linear import Linear
+from outrider.ops.linear.tiled_product import TiledProduct
 from outrider.ops.norm_rope.rms_norm import Norm, with_eps
 from outrider.ops.norm_rope.rotary import Rotation
 
 
-class BlockGate:
+class TileGate:
     """silu(gate) * up of the two halves of norm(x) W^T, in one compiled function."""
 
-    def __init__(self, norm: Norm, gate_up: BlockLinear) -> None:
-        from outrider.ops.compiled.block_product import gated_product
+    def __init__(self, norm: Norm, gate_up: TiledProduct) -> None:
+        from outrider.ops.compiled.tile_product import gated_product
 
         self.norm = with_eps(norm.weight, norm.eps)
         self.gate_up = gate_up
@@ -28,11 +31,11 @@ class BlockGate:
         self.gate_up.run(self._function, x, out, self.norm)
 
 
-class BlockHeads:
+class TileHeads:
     """Norm, projection, rotation and the KV write, in one compiled function."""
 
-    def __init__(self, norm: Norm, qkv: BlockLinear) -> None:
-        from outrider.ops.compiled.block_product import projected_heads
+    def __init__(self, norm: Norm, qkv: TiledProduct) -> None:
+        from outrider.ops.compiled.tile_product import projected_heads
 
         self.norm = with_eps(norm.weight, norm.eps)
         self.qkv = qkv
@@ -76,6 +79,13 @@ class BlockHeads:
         )
 
 
-def can_gate(gate_up: BlockLinear) -> bool:
+def product_of(linear: Linear) -> TiledProduct | None:
+    """What regions of several layers read of a linear layer; None if it is no compiled function."""
+    if isinstance(linear, BlockLinear | DenseLinear):
+        return linear.product
+    return None
+
+
+def can_gate(gate_up: TiledProduct) -> bool:
     """Whether the halves are whole tiles."""
     return gate_up.outputs % (2 * TILE) == 0

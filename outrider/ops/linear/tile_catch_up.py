@@ -1,4 +1,4 @@
-"""The catch-up of an EAGLE-3 head over weight blocks, in one parallel region on a CPU."""
+"""The catch-up of an EAGLE-3 head over weights in tiles, in one parallel region on a CPU."""
 
 import itertools
 from dataclasses import dataclass
@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import torch
 
 from outrider.ops.compiled.catch_up_region import IS_OUTSIDE, catch_up_rows
-from outrider.ops.compiled.coded_rows import scratch_bytes
 from outrider.ops.compiled.thread_team import run_team
 from outrider.ops.graph_break import graph_break
-from outrider.ops.linear.block_linear import NO_NORM, BlockLinear
-from outrider.ops.linear.normed_blocks import BlockHeads
+from outrider.ops.linear.normed_tiles import TileHeads
+from outrider.ops.linear.tiled_product import NO_NORM, TiledProduct
 from outrider.ops.norm_rope.rms_norm import Norm, with_eps
 from outrider.ops.norm_rope.rotary import RotaryFrequencies
 from outrider.ops.tree.plan_rows import Queries
@@ -23,15 +22,15 @@ class CatchUpParts:
     """The parts of the head that a catch-up runs. None of them has a bias."""
 
     aux_norm: Norm  # weight [norms of a row, channels]; empty where there is none
-    project: BlockLinear  # [aux -> width]
+    project: TiledProduct  # [aux -> width]
     embedding: torch.Tensor  # [vocab, width] float32 contiguous
     embedding_norm: Norm
     hidden_norm: Norm
-    kv: BlockHeads  # of keys and values alone
+    kv: TileHeads  # of keys and values alone
     frequencies: RotaryFrequencies  # in float32
 
 
-class BlockCatchUp:
+class TileCatchUp:
     """Owns what the region reads of the weights."""
 
     def __init__(self, parts: CatchUpParts) -> None:
@@ -45,7 +44,6 @@ class BlockCatchUp:
         if len(parts.aux_norm.weight):
             self._normed = parts.aux_norm.weight.shape[-1]
             self._num_norms = project.inputs // self._normed
-        self._widest = max(project.inputs, kv.qkv.inputs)
         frequencies = parts.frequencies
         self._rotary = frequencies.radians.data_ptr(), frequencies.signs.data_ptr()
         aux_norm, *self._join_norms = (norm.data_ptr() for norm in self._norms)
@@ -81,7 +79,7 @@ class BlockCatchUp:
         starts = itertools.accumulate(sizes[:-1], initial=0)
         at = [wide.data_ptr() + rows * start * wide.itemsize for start in starts]
         joined, channels_at, cos, sin, normed = at
-        size = scratch_bytes(rows=rows, inputs=self._widest, threads=torch.get_num_threads())
+        size = max(each.scratch_bytes(rows) for each in (parts.project, parts.kv.qkv))
         scratch = torch.empty(size, dtype=torch.uint8)
         given = (
             *(self._table.data_ptr(), rows, aux.data_ptr(), *self._aux_norms),

@@ -1,15 +1,15 @@
-"""Products with a weight of blocks: compiled functions that every thread of a team runs.
+"""Products with a weight in tiles: compiled functions that every thread of a team runs.
 
-A weight, with the norm of its input, is an array of `NUM_WEIGHT` integers (`BlockLinear.fields`):
+A weight, with the norm of its input, is an array of `NUM_WEIGHT` integers (`TiledProduct.fields`):
 
-    0 tiles [tiles, NUM_TILE], 1 blocks of a row, 2 inputs, 3 outputs,
+    0 tiles [tiles, NUM_TILE], 1 blocks of a row or 0 for dense numbers, 2 inputs, 3 outputs,
     4 weight of the norm with eps behind it, 5 its length or 0, 6 order of the inputs, 7 its length
     or 0
 
 A callback gets the address of such an array, and behind it its own operands:
 
     rows, x, scratch, output
-    whether to add to the output (`block_product`)
+    whether to add to the output (`tile_product`)
     query heads, vectors of a slot, channels of a head, cosines, sines, pool, slots
     (`projected_heads`)
 """
@@ -20,18 +20,20 @@ from numba import carray, types
 
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.block_kind import TILE
-from outrider.ops.compiled.coded_rows import (
-    Blocks,
-    Coded,
-    code_rows,
-    multiply_rows,
-    own_tiles,
-    rows_at_once,
-    tile_sums,
-)
 from outrider.ops.compiled.exponential import exp_of
 from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
+from outrider.ops.compiled.tile_rows import (
+    NO_TILE,
+    Rows,
+    Tiles,
+    multiply_rows,
+    own_tiles,
+    read_rows,
+    rows_at_once,
+    tile_sums,
+    write_tile,
+)
 
 ADDED = -1
 NUM_WEIGHT = 8
@@ -46,14 +48,15 @@ _STORE = types.void(*[types.intp] * 9)
 @compiled()
 def _operands(
     weight: np.ndarray, rows: int, x_at: int, scratch: int
-) -> tuple[Blocks, Coded, np.ndarray]:
-    """The weight, the coded activations, and this thread's sums of tiles."""
-    tiles, num_blocks, inputs, _, norm_at, norm_length, order_at, order_length = weight
+) -> tuple[Tiles, Rows, np.ndarray]:
+    """The weight, the activations as it reads them, and this thread's sums of tiles."""
+    tiles_at, num_blocks, inputs, _, norm_at, norm_length, order_at, order_length = weight
     x = carray(pointer_to(x_at), (rows, inputs), np.float32)
     norm = carray(pointer_to(norm_at), (norm_length + 1,), np.float32)  # eps is behind the weight
     order = carray(pointer_to(order_at), (order_length,), np.int64)
-    coded = code_rows(x, norm[:norm_length], norm[norm_length], order, scratch)
-    return (tiles, num_blocks), coded, tile_sums(scratch, inputs)
+    tiles = tiles_at, num_blocks
+    read = read_rows(tiles, x, x_at, norm[:norm_length], norm[norm_length], order, scratch)
+    return tiles, read, tile_sums(scratch, inputs)
 
 
 @callback(_PRODUCT)
@@ -68,23 +71,18 @@ def _multiply(
     """norm(x) W^T"""
     weight = carray(pointer_to(weight_at), (NUM_WEIGHT,), np.int64)
     outputs, is_added = weight[3], added == ADDED
-    out = carray(pointer_to(out_at), (rows, outputs), np.float32)
-    blocks, coded, sums = _operands(weight, rows, x_at, scratch)
+    tiles, read, sums = _operands(weight, rows, x_at, scratch)
     first_tile, last_tile = own_tiles(outputs)
-    for tile in range(first_tile, last_tile):
-        row, first = 0, tile * TILE
-        columns = min(TILE, outputs - first)
+    for left in range(first_tile, last_tile, 2):
+        row, right = 0, left + 1 if left + 1 < last_tile else NO_TILE
         while row < rows:
-            num = rows_at_once(rows - row)
-            multiply_rows(blocks, tile, coded, row, num, sums.ctypes.data)
-            for place in range(num):
-                target = out[row + place, first : first + columns]
-                if is_added:
-                    for column in range(columns):
-                        target[column] += sums[0, place, column]
-                else:
-                    for column in range(columns):
-                        target[column] = sums[0, place, column]
+            num, at = rows_at_once(rows - row), out_at + 4 * (row * outputs + left * TILE)
+            multiply_rows(tiles, left, right, read, row, num, sums.ctypes.data)
+            columns = min(TILE, outputs - left * TILE)
+            write_tile(sums[0], at, 4 * outputs, num, columns, is_added)
+            if right != NO_TILE:
+                columns = min(TILE, outputs - right * TILE)
+                write_tile(sums[1], at + 4 * TILE, 4 * outputs, num, columns, is_added)
             row += num
 
 
@@ -100,20 +98,18 @@ def _multiply_gated(
     weight = carray(pointer_to(weight_at), (NUM_WEIGHT,), np.int64)
     outputs = weight[3] // 2
     out = carray(pointer_to(out_at), (rows, outputs), np.float32)
-    blocks, coded, sums = _operands(weight, rows, x_at, scratch)
+    tiles, read, sums = _operands(weight, rows, x_at, scratch)
     first_tile, last_tile = own_tiles(outputs)
     for tile in range(first_tile, last_tile):
-        row, first = 0, tile * TILE
+        row, up_tile = 0, tile + outputs // TILE
         while row < rows:
             num = rows_at_once(rows - row)
-            multiply_rows(blocks, tile, coded, row, num, sums.ctypes.data)
-            up_tile = tile + outputs // TILE
-            multiply_rows(blocks, up_tile, coded, row, num, sums[1].ctypes.data)
+            multiply_rows(tiles, tile, up_tile, read, row, num, sums.ctypes.data)
             for place in range(num):
                 for column in range(TILE):
                     gate, up = sums[0, place, column], sums[1, place, column]
                     silu = gate / (np.float32(1.0) + exp_of(-gate))
-                    out[row + place, first + column] = silu * up
+                    out[row + place, tile * TILE + column] = silu * up
             row += num
 
 
@@ -174,7 +170,7 @@ rotate_and_store = types.ExternalFunction("outrider_rotate_and_store", _STORE)
 
 
 @callback("void(voidptr)")
-def block_product(pointer: int) -> None:
+def tile_product(pointer: int) -> None:
     given = carray(pointer, (_NUM_PRODUCT,), np.int64)
     rows, x, scratch, out, added = given[NUM_WEIGHT:]
     multiply(given.ctypes.data, rows, x, scratch, out, added)
