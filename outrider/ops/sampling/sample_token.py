@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from outrider.ops.sampling.best_scores import best_scores
 from outrider.ops.sampling.gumbel_noise import gumbel
 from outrider.ops.sampling.sampling_columns import NoNoise, RowNoise, column_of
 
@@ -95,8 +96,7 @@ def _best(
         seeds = noise.seeds.index_select(0, noise.rows)
         drawn = gumbel(seeds, noise.positions, scores.shape[1], first)
         scores.add_(drawn.mul_(column_of(noise.temperatures, noise.rows)))
-    columns = scores.argmax(1)  # NaN counts as the largest
-    return columns, scores.gather(1, columns[:, None]).squeeze(1)
+    return best_scores(scores)
 
 
 def _faults(best: torch.Tensor) -> torch.Tensor:  # [n] float32 -> [n] int64
