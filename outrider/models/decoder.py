@@ -87,7 +87,7 @@ class LayerStack:
 
     def __init__(self, layers: Sequence[DecoderLayer], compiled: CompiledLayers | None) -> None:
         self._layers = tuple(layers)
-        self._compiled = compiled  # the same layers; None where they have other parts
+        self.compiled = compiled  # the same layers; None where they have other parts
 
     def __call__(
         self,
@@ -103,7 +103,7 @@ class LayerStack:
     ) -> torch.Tensor:  # [num_query or n, hidden]
         """The residual stream after all layers; writes the KV of every query token."""
         is_usual = not deepstack.has_layers and not steps[0].query_factors.numel()
-        compiled = self._compiled if is_usual else None
+        compiled = self.compiled if is_usual else None
         if compiled is not None and compiled.can_run(steps[0].backend, stored):
             return compiled(x, stream, stored, steps[0], aux.layers, aux.out)
         _copy_aux(aux, 0, stream)

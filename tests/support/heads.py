@@ -36,6 +36,7 @@ class Variant:
     algorithm: str = "eagle3"
     hidden: int = 0
     head_dim: int = 8
+    intermediate: int = 40
     draft_vocab: int = 0  # 0: two thirds of the target's for eagle3, all of it for eagle
     layers: tuple[int, ...] = ()  # captured after this many layers; empty: the default, not written
     uses_aux: bool = True
@@ -118,7 +119,7 @@ def head_tensors(
 
 
 def _shapes(target: HeadTargetConfig, variant: Variant) -> dict[str, tuple[int, ...]]:
-    hidden, wide, own = variant.hidden, 40, target.hidden
+    hidden, wide, own = variant.hidden, variant.intermediate, target.hidden
     query, key = _heads(target)[0] * variant.head_dim, _heads(target)[1] * variant.head_dim
     is_eagle3 = variant.algorithm == "eagle3"
     read = 2 * hidden if is_eagle3 else hidden
@@ -236,7 +237,7 @@ def _plain_fields(variant: Variant, target: HeadTargetConfig) -> dict[str, Any]:
         "model_type": "llama",
         "num_hidden_layers": variant.num_layers,
         "hidden_size": variant.hidden,
-        "intermediate_size": 40,
+        "intermediate_size": variant.intermediate,
         "rms_norm_eps": 1e-5,
         "vocab_size": target.vocab_size,
         "rope_theta": variant.theta,

@@ -31,7 +31,7 @@ class Paged:
         return dict(zip(chunks, out.split([len(t) for _, t in chunks.values()]), strict=True))
 
 
-def paged(*, num_layers, attention):
+def paged(*, num_layers, attention, backend=None):
     layout = KVLayout(
         layers=num_layers,
         vectors=attention.vectors,
@@ -39,5 +39,5 @@ def paged(*, num_layers, attention):
         page_size=PAGE_SIZE,
         dtype=torch.float32,
     )
-    device = small_device(random.Random(0), page_size=PAGE_SIZE, nodes=1)
+    device = small_device(random.Random(0), page_size=PAGE_SIZE, nodes=1, attention=backend)
     return Paged(device, KVPool(layout, num_pages=device.num_pages, device=torch.device("cpu")))

@@ -12,6 +12,7 @@ from outrider.models.layers.attention_layer import KVWriter
 from outrider.models.layers.normed_linear import TileProjection
 from outrider.models.layers.rotary_embedding import RotaryEmbedding
 from outrider.ops.compiled.why_not_compiled import why_not_compiled
+from outrider.ops.linear.joined_embedding import JoinedEmbedding
 from outrider.ops.linear.normed_tiles import TileHeads, product_of
 from outrider.ops.linear.tiled_product import TiledProduct
 from outrider.ops.norm_rope.rms_norm import CompiledNorm, Norm, NormLater
@@ -27,10 +28,8 @@ class CompiledCatchUp:
         project: TiledProduct,
         kv: TileHeads,
         *,
-        embedding: torch.Tensor,  # [vocab, width]
+        join: JoinedEmbedding,
         aux_norm: Norm,
-        embedding_norm: Norm,
-        hidden_norm: Norm,
         frequencies: RotaryFrequencies,
     ) -> None:
         from outrider.ops.linear.tile_catch_up import CatchUpParts, TileCatchUp
@@ -39,9 +38,7 @@ class CompiledCatchUp:
             CatchUpParts(
                 aux_norm=aux_norm,
                 project=project,
-                embedding=embedding.contiguous(),
-                embedding_norm=embedding_norm,
-                hidden_norm=hidden_norm,
+                join=join,
                 kv=kv,
                 frequencies=frequencies,
             )
@@ -61,29 +58,23 @@ def compile_catch_up(
     project: Callable[[torch.Tensor], torch.Tensor],
     kv: KVWriter,
     *,
-    embedding: torch.Tensor,  # [vocab, width]
-    embedding_norm: Norm,
-    hidden_norm: Norm,
+    join: JoinedEmbedding | None,
     rotary: RotaryEmbedding,
 ) -> CompiledCatchUp | None:
     """The parts as one region; None where a part is no compiled function."""
     if not isinstance(project, AuxProjection) or not isinstance(kv, TileProjection):
         return None
+    if join is None or not is_rotation_compiled(rotary.frequencies):
+        return None
     aux_norm, product = project.norm, product_of(project.linear)
     if product is None or not isinstance(aux_norm, CompiledNorm | NormLater):
-        return None
-    if not isinstance(embedding_norm, CompiledNorm) or not isinstance(hidden_norm, CompiledNorm):
-        return None
-    if not is_rotation_compiled(rotary.frequencies):
         return None
     if why_not_compiled("outrider.ops.compiled.catch_up_region"):
         return None
     return CompiledCatchUp(
         product,
         kv.heads,
-        embedding=embedding,
+        join=join,
         aux_norm=aux_norm,
-        embedding_norm=embedding_norm,
-        hidden_norm=hidden_norm,
         frequencies=rotary.frequencies,
     )

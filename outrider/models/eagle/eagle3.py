@@ -8,7 +8,9 @@ import torch
 from outrider.kv.kv_pool import KVPool
 from outrider.models.draft_model import ModelFacts
 from outrider.models.eagle.compiled_catch_up import compile_catch_up
+from outrider.models.eagle.compiled_head import compile_head
 from outrider.models.eagle.eagle_layer import HeadLayer, NormedHeadLayer, run_layers
+from outrider.ops.linear.joined_embedding import join_embedding
 from outrider.ops.norm_rope.join_normed import join_normed
 from outrider.ops.norm_rope.rms_norm import Norm
 from outrider.step.attention_backend import AttentionBackend
@@ -67,14 +69,17 @@ class Eagle3Head:
         self._later = later
         self.target_ids = parts.target_ids
         self._parts = parts
+        norms, rotary = parts.norms, parts.layer.rotary
+        join = join_embedding(
+            parts.embedding, embedding_norm=norms.embedding, hidden_norm=norms.state
+        )
         # The same parts; None where some are no compiled functions.
-        self._compiled = compile_catch_up(
-            parts.project,
-            parts.layer.kv,
-            embedding=parts.embedding,
-            embedding_norm=parts.norms.embedding,
-            hidden_norm=parts.norms.state,
-            rotary=parts.layer.rotary,
+        self._caught_up = compile_catch_up(parts.project, parts.layer.kv, join=join, rotary=rotary)
+        self._compiled = compile_head(
+            join,
+            parts.layer.stack.compiled,
+            rotary,
+            is_residual_normed=norms.is_residual_normed,
         )
 
     def project(
@@ -85,11 +90,20 @@ class Eagle3Head:
     def forward(
         self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
     ) -> torch.Tensor:  # [num_query, width]
-        parts, norms = self._parts, self._parts.norms
-        x, residual = parts.join(plan, state)
-        after = parts.layer(plan, x, residual, kv, attention)
+        norms = self._parts.norms
+        after = self._first_layer(plan, state, kv, attention)
         after = run_layers(self._later, plan, after, kv, attention)
         return norms.output(after) if norms.is_state_normed else after
+
+    def _first_layer(
+        self, plan: StepPlan, state: torch.Tensor, kv: KVPool, attention: AttentionBackend
+    ) -> torch.Tensor:  # [num_query, width]
+        layer = self._parts.layer
+        stored = kv.layers[layer.index]
+        if self._compiled is not None and self._compiled.can_run(attention, [stored]):
+            return self._compiled(plan, state, stored)
+        x, residual = self._parts.join(plan, state)
+        return layer(plan, x, residual, kv, attention)
 
     def catch_up(
         self,
@@ -103,8 +117,8 @@ class Eagle3Head:
             return self.forward(plan, state, kv, attention)
         layer = self._parts.layer
         stored = kv.layers[layer.index]
-        if self._compiled is not None and stored.dtype == torch.float32:
-            return self._compiled(aux_hidden_states, plan.queries, stored)
+        if self._caught_up is not None and stored.dtype == torch.float32:
+            return self._caught_up(aux_hidden_states, plan.queries, stored)
         state = self.project(aux_hidden_states)
         layer.write_kv(plan, self._parts.join(plan, state)[0], kv, attention)
         return state

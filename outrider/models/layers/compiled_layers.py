@@ -27,7 +27,7 @@ class CompiledLayers:
         from outrider.ops.linear.tile_layers import TileLayer, TileLayers, TileStep
 
         self._backend, self._groups_of, self._make_step = CompiledAttention, query_groups, TileStep
-        self._layers = TileLayers(
+        self.tiles = TileLayers(
             [
                 TileLayer(heads=heads, output=output, gate=gate, down=down)
                 for heads, output, gate, down in parts
@@ -56,7 +56,7 @@ class CompiledLayers:
             aux_layers=aux_layers,
             aux=aux,
         )
-        return self._layers(x[:num_query], stream[:num_query], stored, shared)
+        return self.tiles(x[:num_query], stream[:num_query], stored, shared)
 
 
 def compile_layers(layers: Sequence[tuple[Attention, FeedForward]]) -> CompiledLayers | None:

@@ -16,35 +16,15 @@ The array of integers that it gets:
 import numpy as np
 from numba import carray
 
-from outrider.ops.compiled.address import pointer_to
-from outrider.ops.compiled.coded_rows import norm_row
-from outrider.ops.compiled.kernel_cache import callback, compiled
+from outrider.ops.compiled.joined_rows import join_rows
+from outrider.ops.compiled.kernel_cache import callback
 from outrider.ops.compiled.norm_rows import norm_vectors
 from outrider.ops.compiled.rotation_rows import rotation_rows
-from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
+from outrider.ops.compiled.thread_team import wait_for_team
 from outrider.ops.compiled.tile_product import NUM_WEIGHT, multiply, rotate_and_store
 
 NUM_GIVEN = 27
 IS_OUTSIDE = 26
-
-
-@compiled()
-def _join(given: np.ndarray) -> None:
-    """Embeddings left of hidden states, each normalised."""
-    rows, vocab, width = given[1], given[9], given[10]
-    tokens = carray(pointer_to(given[7]), (rows,), np.int64)
-    embedding = carray(pointer_to(given[8]), (vocab, width), np.float32)
-    left = carray(pointer_to(given[11]), (width + 1,), np.float32)  # eps is behind the weight
-    right = carray(pointer_to(given[12]), (width + 1,), np.float32)
-    states = carray(pointer_to(given[13]), (rows, width), np.float32)
-    joined = carray(pointer_to(given[14]), (rows, 2 * width), np.float32)
-    for row in range(thread_index(), rows, num_threads()):
-        token = tokens[row]
-        if token < 0 or token >= vocab:
-            given[IS_OUTSIDE] = 1
-            token = 0
-        norm_row(embedding[token], left[:width], left[width], joined[row, :width])
-        norm_row(states[row], right[:width], right[width], joined[row, width:])
 
 
 @callback("void(voidptr)")
@@ -57,10 +37,12 @@ def catch_up_rows(pointer: int) -> None:
     if num_norms:
         norm_vectors(rows * num_norms, given[4], num_norms, given[2], given[5], given[6])
         wait_for_team()
-    multiply(weights, rows, given[6], scratch, given[13], 0)
+    tokens, embedding, vocab, width, left, right, states, joined = given[7:15]
+    multiply(weights, rows, given[6], scratch, states, 0)
     wait_for_team()
-    _join(given)
+    if join_rows(rows, tokens, embedding, vocab, width, left, right, states, joined):
+        given[IS_OUTSIDE] = 1
     wait_for_team()
-    multiply(weights + 8 * NUM_WEIGHT, rows, given[14], scratch, channels, 0)
+    multiply(weights + 8 * NUM_WEIGHT, rows, joined, scratch, channels, 0)
     wait_for_team()
     rotate_and_store(rows, channels, 0, vectors, dim, cos, sin, pool, slots)

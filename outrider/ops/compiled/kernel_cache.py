@@ -47,10 +47,10 @@ def compiled(*signatures: str, fastmath: Collection[str] = ()) -> Callable[[Func
     return decorate
 
 
-def callback(signature: object) -> Callable[[Callable[..., None]], Callback]:
+def callback(signature: object) -> Callable[[Callable[..., object]], Callback]:
     """`numba.cfunc`, which compiles at once."""
 
-    def decorate(function: Callable[..., None]) -> Callback:
+    def decorate(function: Callable[..., object]) -> Callback:
         with _own_cache() as has_cache:
             make = numba.cfunc(signature, cache=has_cache, error_model="numpy")
             made = cast(Callback, make(function))

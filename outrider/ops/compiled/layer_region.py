@@ -12,8 +12,9 @@ theirs. The array of integers that it gets has a head, then `MOST_GROUPS` groups
     19 aux hidden states, 20 their channels, 21 how many layers they are of
 """
 
+import llvmlite.binding as llvm
 import numpy as np
-from numba import carray
+from numba import carray, types
 
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.attend_keys import MOST_GROUPS, NUM_GROUP, attend
@@ -31,6 +32,7 @@ NUM_HEAD = 22
 _WHOLE_TEXT = 1 << 30  # layers with other windows do not run here
 _WEIGHT_BYTES = 8 * NUM_WEIGHT
 _POOLS = NUM_HEAD + MOST_GROUPS * NUM_GROUP
+_LAYERS = types.void(types.intp)
 
 
 @compiled()
@@ -65,10 +67,10 @@ def _copy_stream(given: np.ndarray, depth: int) -> None:
                 aux[row, place * hidden : (place + 1) * hidden] = stream[row]
 
 
-@callback("void(voidptr)")
+@callback(_LAYERS)
 def run_layers(pointer: int) -> None:
-    length = carray(pointer, (1,), np.int64)[0]
-    given = carray(pointer, (length,), np.int64)
+    length = carray(pointer_to(pointer), (1,), np.int64)[0]
+    given = carray(pointer_to(pointer), (length,), np.int64)
     layers, rows, stream = given[1], given[3], given[5]
     attended, gated, scratch = given[16], given[17], given[18]
     _copy_stream(given, 0)
@@ -85,3 +87,8 @@ def run_layers(pointer: int) -> None:
         multiply(down, rows, gated, scratch, stream, ADDED)
         wait_for_team()
         _copy_stream(given, number + 1)
+
+
+# Callers get a symbol: numba would compile the function again inside of each of them.
+llvm.add_symbol("outrider_run_layers", run_layers.address)
+layers_of_team = types.ExternalFunction("outrider_run_layers", _LAYERS)

@@ -36,9 +36,14 @@ wait_for_team = types.ExternalFunction("outrider_wait_for_team", types.void())
 def run_team(function: int, arguments: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
     """Call the compiled function at this address on all threads; returns the array of integers."""
     values = (ctypes.c_int64 * len(arguments))(*arguments)
-    with _named(function):
-        _parallel()(function, values, torch.get_num_threads(), 0)
+    run_team_at(function, ctypes.addressof(values))
     return values
+
+
+def run_team_at(function: int, address: int) -> None:
+    """Call the compiled function on all threads, with an array of integers at this address."""
+    with _named(function):
+        _parallel()(function, address, torch.get_num_threads(), 0)
 
 
 def run_alone(function: int, arguments: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":

@@ -8,6 +8,7 @@ import torch
 from outrider.ops.compiled.catch_up_region import IS_OUTSIDE, catch_up_rows
 from outrider.ops.compiled.thread_team import run_team
 from outrider.ops.graph_break import graph_break
+from outrider.ops.linear.joined_embedding import JoinedEmbedding, refuse_outside
 from outrider.ops.linear.normed_tiles import TileHeads
 from outrider.ops.linear.tiled_product import NO_NORM, TiledProduct
 from outrider.ops.norm_rope.rms_norm import Norm, with_eps
@@ -23,9 +24,7 @@ class CatchUpParts:
 
     aux_norm: Norm  # weight [norms of a row, channels]; empty where there is none
     project: TiledProduct  # [aux -> width]
-    embedding: torch.Tensor  # [vocab, width] float32 contiguous
-    embedding_norm: Norm
-    hidden_norm: Norm
+    join: JoinedEmbedding
     kv: TileHeads  # of keys and values alone
     frequencies: RotaryFrequencies  # in float32
 
@@ -38,16 +37,14 @@ class TileCatchUp:
         project, kv = parts.project, parts.kv
         fields = project.fields(NO_NORM), kv.qkv.fields(kv.norm)
         self._table = torch.tensor(fields, dtype=torch.int64)
-        norms = parts.aux_norm, parts.embedding_norm, parts.hidden_norm
-        self._norms = [with_eps(norm.weight, norm.eps) for norm in norms]
+        self._aux_norm = with_eps(parts.aux_norm.weight, parts.aux_norm.eps)
         self._num_norms, self._normed = 0, project.inputs
         if len(parts.aux_norm.weight):
             self._normed = parts.aux_norm.weight.shape[-1]
             self._num_norms = project.inputs // self._normed
         frequencies = parts.frequencies
         self._rotary = frequencies.radians.data_ptr(), frequencies.signs.data_ptr()
-        aux_norm, *self._join_norms = (norm.data_ptr() for norm in self._norms)
-        self._aux_norms = self._num_norms, self._normed, aux_norm
+        self._aux_norms = self._num_norms, self._normed, self._aux_norm.data_ptr()
 
     def __call__(
         self,
@@ -72,7 +69,7 @@ class TileCatchUp:
         rows, parts = aux.shape[0], self._parts
         if not rows:
             return
-        (vocab, width), channels = parts.embedding.shape, parts.kv.qkv.outputs
+        width, channels = parts.join.width, parts.kv.qkv.outputs
         vectors, head_dim = layer.shape[2:]
         sizes = 2 * width, channels, head_dim, head_dim, parts.project.inputs
         wide = torch.empty(rows * sum(sizes))
@@ -81,13 +78,11 @@ class TileCatchUp:
         joined, channels_at, cos, sin, normed = at
         size = max(each.scratch_bytes(rows) for each in (parts.project, parts.kv.qkv))
         scratch = torch.empty(size, dtype=torch.uint8)
+        join = parts.join.fields(queries.tokens, states_at=states.data_ptr(), joined_at=joined)
         given = (
             *(self._table.data_ptr(), rows, aux.data_ptr(), *self._aux_norms),
-            *(normed if self._num_norms else aux.data_ptr(), queries.tokens.data_ptr()),
-            *(parts.embedding.data_ptr(), vocab, width, *self._join_norms),
-            *(states.data_ptr(), joined, channels_at),
-            *(vectors, head_dim, cos, sin, layer.data_ptr(), queries.slots.data_ptr()),
+            *(normed if self._num_norms else aux.data_ptr(), *join, channels_at, vectors),
+            *(head_dim, cos, sin, layer.data_ptr(), queries.slots.data_ptr()),
             *(queries.positions.data_ptr(), *self._rotary, scratch.data_ptr(), 0),
         )
-        if run_team(_FUNCTION, given)[IS_OUTSIDE]:
-            raise IndexError("a token lies outside of the embedding of the head")
+        refuse_outside(run_team(_FUNCTION, given)[IS_OUTSIDE])

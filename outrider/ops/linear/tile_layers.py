@@ -1,5 +1,6 @@
 """Decoder layers over weights in tiles: all layers of a step in one parallel region, on a CPU."""
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ import torch
 from outrider.ops.attention.attend_in_place import QueryGroup, key_scratch_bytes
 from outrider.ops.compiled.attend_keys import MOST_GROUPS, NUM_GROUP
 from outrider.ops.compiled.layer_region import run_layers
-from outrider.ops.compiled.thread_team import run_team
+from outrider.ops.compiled.thread_team import run_team_at
 from outrider.ops.graph_break import graph_break
 from outrider.ops.linear.normed_tiles import TileGate, TileHeads
 from outrider.ops.linear.tiled_product import NO_NORM, TiledProduct
@@ -53,6 +54,18 @@ class TileStep:
     aux: torch.Tensor  # [num_query, aux] where to, one beside the other
 
 
+@dataclass(frozen=True, slots=True)
+class LayersCall:
+    """The integers that `run_layers` reads."""
+
+    arguments: "ctypes.Array[ctypes.c_int64]"
+    memory: tuple[torch.Tensor, ...]  # that they point to, besides the operands
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self.arguments)
+
+
 class TileLayers:
     """Owns the table of the layers' weights."""
 
@@ -83,9 +96,19 @@ class TileLayers:
         pools: Sequence[torch.Tensor],
         step: TileStep,
     ) -> None:
+        if x.shape[0]:
+            call = self.call_of(x, stream, pools, step)  # which owns what is at the address
+            run_team_at(_FUNCTION, call.address)
+
+    def call_of(
+        self,
+        x: torch.Tensor,  # [num_query, in] contiguous; num_query is not 0
+        stream: torch.Tensor,  # [num_query, hidden] contiguous
+        pools: Sequence[torch.Tensor],
+        step: TileStep,
+    ) -> LayersCall:
+        """What the region gets for these operands."""
         rows, first, groups = x.shape[0], self._layers[0], step.groups
-        if not rows:
-            return
         vectors, head_dim = pools[0].shape[2:]
         channels, attended = first.heads.qkv.outputs, first.output.inputs
         wide = torch.empty(rows * (channels + attended + first.down.inputs))
@@ -105,7 +128,8 @@ class TileLayers:
         fields += [_NO_GROUP] * (MOST_GROUPS - len(groups))
         behind = (*(each for group in fields for each in group), *(p.data_ptr() for p in pools))
         arguments = (*head, *behind, *step.aux_layers)
-        run_team(_FUNCTION, (len(arguments) + 1, *arguments))
+        length = len(arguments) + 1
+        return LayersCall((ctypes.c_int64 * length)(length, *arguments), (wide, scratch))
 
     def _scratch(self, rows: int, groups: Sequence[QueryGroup]) -> torch.Tensor:
         """Memory of products and of attention, which use it in turn."""

@@ -4,17 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.heads import LAYER, write_head
+from support.head_parts import TARGET_WIDTH, head_of
 from support.paged_model import paged
 from support.tiny import VOCAB
 from support.torch_threads import torch_threads
 
 from outrider.models.eagle.compiled_catch_up import compile_catch_up
-from outrider.models.eagle.eagle3 import Eagle3Head, Eagle3Norms, Eagle3Parts
-from outrider.models.eagle.head_builder import HeadBuilder
-from outrider.models.eagle.inspect_head import open_head
+from outrider.models.eagle.eagle3 import Eagle3Head
+from outrider.ops.linear.joined_embedding import join_embedding
 
-TARGET_WIDTH = 32
 VARIANTS = {
     "no norm": {},
     "a norm for each aux layer": {"fc_norm": True, "layers": (0, 2, 1)},
@@ -29,43 +27,10 @@ CHUNKS = {  # row: (start, number of tokens)
 }
 
 
-def head_of(target, folder, dtype="int8", **flags):
-    """The facts and the parts of a head."""
-    write_head(folder, target.config, **flags)
-    opened, facts = open_head(folder, target.config, target.folder), target.load(folder).facts
-    builder = HeadBuilder(
-        opened.report.config,
-        opened.tensors,
-        target.decoder,
-        dtype=dtype,
-        device=torch.device("cpu"),
-        arithmetic="fast",
-    )
-    return facts, Eagle3Parts(
-        embedding=builder.embedding(),
-        project=builder.project(),
-        layer=builder.layer(0),
-        norms=Eagle3Norms(
-            embedding=builder.norm(LAYER + "input_layernorm.weight"),
-            state=builder.norm(LAYER + "hidden_norm.weight"),
-            output=builder.norm("norm.weight"),
-            is_residual_normed=False,
-            is_state_normed=False,
-        ),
-        score=builder.score(),
-        target_ids=builder.target_ids(),
-    )
-
-
 def compiled(parts):
-    return compile_catch_up(
-        parts.project,
-        parts.layer.kv,
-        embedding=parts.embedding,
-        embedding_norm=parts.norms.embedding,
-        hidden_norm=parts.norms.state,
-        rotary=parts.layer.rotary,
-    )
+    norms = parts.norms
+    join = join_embedding(parts.embedding, embedding_norm=norms.embedding, hidden_norm=norms.state)
+    return compile_catch_up(parts.project, parts.layer.kv, join=join, rotary=parts.layer.rotary)
 
 
 def part_by_part(parts):
