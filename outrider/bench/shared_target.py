@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from outrider.bench.churn.churn_args import ChurnPlace
-from outrider.config.draft_config import NO_DRAFT, DraftConfig, fit_weights
+from outrider.config.draft_config import NO_DRAFT, DraftConfig, fit_usual
 from outrider.config.engine_config import CacheConfig, EngineConfig, ExecutionConfig, LimitsConfig
 from outrider.config.settings import Settings, resolve_settings
 from outrider.models.target import AnyTarget, load_target, read_target
@@ -50,8 +50,9 @@ def load_shared_target(folder: Path, place: ChurnPlace, *, context: int) -> Shar
 
 def fit_shared_draft(target: SharedTarget, draft: DraftConfig) -> DraftConfig:
     """The config with tree sizes that suit the target."""
-    dtype = _settings_of(target, NO_DRAFT, rows=1).dtype
-    return fit_draft(fit_weights(draft, dtype), target.folder)
+    settings = _settings_of(target, NO_DRAFT, rows=1)
+    fitted = fit_usual(draft, settings.dtype, on_cpu=settings.device == "cpu")
+    return fit_draft(fitted, target.folder)
 
 
 def load_shared_draft(target: SharedTarget, draft: DraftConfig) -> SharedDraft:

@@ -36,7 +36,8 @@ class DraftFlags:
     draft: Annotated[
         str,
         _draft_flag(
-            "auto, none, ngram, suffix, mtp, a smaller model or head, like --model, or head+suffix."
+            "auto, none, head, ngram, suffix, mtp, a smaller model or head, like --model, "
+            "or head+suffix."
         ),
     ] = "auto"
     steps: Annotated[int | None, _draft_flag("Depth of a draft tree.")] = None

@@ -13,7 +13,7 @@ NGRAM = "ngram"
 SUFFIX = "suffix"
 MTP = "mtp"
 TEXT_DRAFTERS = (NGRAM, SUFFIX)  # without a model: they look up text
-HEAD = "head"  # in "head+suffix": the head that ships for the model
+HEAD = "head"  # the head that ships for the model, also in "head+suffix"
 
 DraftDtype = Literal["auto", "target"]
 
@@ -47,18 +47,19 @@ class TreeSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsualTrees:
-    """The tree sizes with which a drafter was fastest."""
+class UsualDrafts:
+    """With what a drafter was fastest."""
 
     tree: TreeSize  # where a step of a few more query tokens takes little more time
     narrow: TreeSize  # beside weights of few bits on a CPU, where it takes twice the time
+    cpu_lookup: str  # ngram, suffix or none: what shares the first of these trees on a CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftConfig:
     """A drafter and the size of its trees. Flags of vLLM and SGLang are converted to this."""
 
-    drafter: str = AUTO  # auto, none, ngram, suffix, mtp, or a model: alias, hub id, GGUF, folder
+    drafter: str = AUTO  # auto, none, head, ngram, suffix, mtp, or a model given like --model
     steps: int | Literal["auto"] = AUTO  # depth of a tree
     topk: int | Literal["auto"] = AUTO  # children per node; 1 makes a chain
     nodes: int | Literal["auto"] = AUTO  # tokens the target verifies at once, the root included
@@ -67,7 +68,7 @@ class DraftConfig:
     adaptive: bool = True  # draft less, or not at all, while that is faster
     check: bool = True  # at load, report a model that drafts nothing the target accepts
     attention: AttentionName = AUTO  # backend of a draft model; auto: that of the target
-    usual: UsualTrees | None = None  # the sizes if none are given; None: those of any drafter
+    usual: UsualDrafts | None = None  # what is not given; None: as for any drafter
     dtype: DraftDtype = AUTO  # of a head's weights; auto: 8 bits where the target computes float32
     is_block: bool = False  # `fit_block` found that it drafts a block: branches have no draft KV
 
@@ -111,11 +112,19 @@ def resolve_budget(config: DraftConfig) -> DraftSettings:
     )
 
 
-def fit_weights(config: DraftConfig, dtype: str) -> DraftConfig:
-    """The config with the drafter's usual sizes beside weights of this type, if none are given."""
-    if config.usual is None or (config.steps, config.topk, config.nodes) != (AUTO, AUTO, AUTO):
+def fit_usual(config: DraftConfig, dtype: str, *, on_cpu: bool) -> DraftConfig:
+    """The config with what its drafter is fastest with, beside weights of this type, where nothing
+    else is given.
+    """
+    usual = config.usual
+    if usual is None:
         return config
-    tree = config.usual.narrow if dtype in _FEW_BITS else config.usual.tree
+    is_narrow = dtype in _FEW_BITS
+    if on_cpu and config.lookup == NONE and not is_narrow:
+        config = replace(config, lookup=usual.cpu_lookup)
+    if (config.steps, config.topk, config.nodes) != (AUTO, AUTO, AUTO):
+        return config
+    tree = usual.narrow if is_narrow else usual.tree
     return replace(config, steps=tree.steps, topk=tree.topk, nodes=tree.nodes)
 
 

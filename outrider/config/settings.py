@@ -111,10 +111,14 @@ def resolve_settings(
     )
 
 
+def runs_on_cpu(config: EngineConfig, *, num_cuda: int) -> bool:
+    return _device(config.device, num_cuda) == "cpu"
+
+
 def resolve_dtype(config: EngineConfig, *, num_cuda: int) -> Dtype:
     """The type of the weights. Sizes of draft trees depend on it, and other settings on them."""
-    on_cpu = _device(config.device, num_cuda) == "cpu"
-    return ("packed" if on_cpu else "bfloat16") if config.dtype == "auto" else config.dtype
+    usual: Dtype = "packed" if runs_on_cpu(config, num_cuda=num_cuda) else "bfloat16"
+    return usual if config.dtype == "auto" else config.dtype
 
 
 def _execution(whole: EngineConfig, *, on_cpu: bool) -> ExecutionSettings:

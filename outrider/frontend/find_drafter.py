@@ -30,9 +30,12 @@ def find_drafter(
     """The configuration with a drafter that is none, ngram, suffix, mtp or a local folder."""
     if not config.drafter.strip():
         raise ConfigError(
-            "--draft is empty; use auto, none, ngram, suffix, mtp, or a model given like --model"
+            "--draft is empty; use auto, none, head, ngram, suffix, mtp, or a model given like "
+            "--model"
         )
     config = _split_lookup(config, model, folder)
+    if config.drafter == HEAD:
+        return _shipped(config, model)
     if config.drafter == AUTO:
         return _own_drafter(config, model, folder)
     if config.drafter in (NONE, MTP, *TEXT_DRAFTERS):
@@ -52,14 +55,9 @@ def _split_lookup(config: DraftConfig, model: str, folder: Path) -> DraftConfig:
             f"--draft {config.drafter} looks up text twice; use --draft {SUFFIX}, which includes "
             f"{NGRAM}"
         )
-    if drafter == HEAD and shipped_head(model) is None:
-        raise ConfigError(
-            f"no head ships for {model}; name one: --draft HEAD_FOLDER+{lookup}, or use "
-            f"--draft {lookup}"
-        )
     if drafter == NONE or (drafter == AUTO and not has_drafter(model, folder)):
         return replace(config, drafter=lookup)
-    return replace(config, drafter=AUTO if drafter == HEAD else drafter, lookup=lookup)
+    return replace(config, drafter=drafter, lookup=lookup)
 
 
 def has_drafter(model: str, folder: Path) -> bool:
@@ -68,18 +66,30 @@ def has_drafter(model: str, folder: Path) -> bool:
 
 
 def _own_drafter(config: DraftConfig, model: str, folder: Path) -> DraftConfig:
-    """The head that ships for the model, or a drafter of blocks in its folder; else none.
-
-    A head has its own trees unless sizes are given. It is known to fit, so it is not checked at
-    load.
+    """The head that ships for the model with what it is fastest with, or a drafter of blocks in its
+    folder; else none.
     """
     head = shipped_head(model)
     if head is None:
         return replace(config, drafter=MTP if holds_drafter(folder) else NONE)
-    trees = head.trees
-    if config.lookup != NONE:  # the paths of a lookup need nodes
-        trees = replace(trees, narrow=trees.tree)
-    return replace(config, drafter=str(head.folder), check=False, usual=trees)
+    return replace(_shipped(config, model), usual=head.usual)
+
+
+def _shipped(config: DraftConfig, model: str) -> DraftConfig:
+    """The head that ships for the model, with nothing else but its trees, unless more is given.
+
+    It is known to fit, so it is not checked at load.
+    """
+    head = shipped_head(model)
+    if head is None:
+        lookup = "" if config.lookup == NONE else f"+{config.lookup}"
+        alone = NONE if config.lookup == NONE else config.lookup
+        raise ConfigError(
+            f"no head ships for {model}; name one: --draft HEAD_FOLDER{lookup}, or use "
+            f"--draft {alone}"
+        )
+    usual = replace(head.usual, cpu_lookup=NONE)
+    return replace(config, drafter=str(head.folder), check=False, usual=usual)
 
 
 def _find_folder(name: str, reporter: Reporter) -> Path:
@@ -87,5 +97,5 @@ def _find_folder(name: str, reporter: Reporter) -> Path:
         return resolve_drafter(name, reporter)
     except ConfigError as error:
         raise ConfigError(
-            f"--draft is neither auto, none, ngram, suffix nor mtp, and {error}"
+            f"--draft is neither auto, none, head, ngram, suffix nor mtp, and {error}"
         ) from error

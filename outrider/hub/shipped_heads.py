@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from outrider.config.draft_config import TreeSize, UsualTrees
+from outrider.config.draft_config import SUFFIX, TreeSize, UsualDrafts
 from outrider.hub.aliases import ALIASES, DEFAULT_ALIAS, ModelSource
 
 _FOLDER = Path(__file__).parent / "heads"
@@ -11,17 +11,19 @@ _FOLDER = Path(__file__).parent / "heads"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedHead:
-    """A head on disk, and the tree sizes with which it was fastest (docs/heads.md)."""
+    """A head on disk, and with what it was fastest (docs/heads.md)."""
 
     folder: Path
-    trees: UsualTrees
+    usual: UsualDrafts
 
 
 _HEADS = {
     DEFAULT_ALIAS: ShippedHead(
         folder=_FOLDER / DEFAULT_ALIAS,
-        trees=UsualTrees(
-            tree=TreeSize(steps=5, topk=2, nodes=8), narrow=TreeSize(steps=3, topk=1, nodes=4)
+        usual=UsualDrafts(
+            tree=TreeSize(steps=5, topk=2, nodes=8),
+            narrow=TreeSize(steps=3, topk=1, nodes=4),
+            cpu_lookup=SUFFIX,
         ),
     ),
 }

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from outrider.config.draft_config import fit_weights
+from outrider.config.draft_config import fit_usual
 from outrider.config.engine_config import DRAFT_ARITHMETIC, Auto, EngineConfig
 from outrider.config.process_heap import release_free_memory, tight_heap
-from outrider.config.settings import Settings, resolve_dtype, resolve_settings
+from outrider.config.settings import Settings, resolve_dtype, resolve_settings, runs_on_cpu
 from outrider.distributed.rank_group import ONE_RANK, RankGroup
 from outrider.errors import CapacityError, ConfigError
 from outrider.models.adapters.adapter_bank import AdapterBank, BankSizes
@@ -63,7 +63,8 @@ class ModelHome:
         self._folder = folder
         self._ranks = ranks
         num_cuda = torch.cuda.device_count()
-        draft = fit_weights(config.draft, resolve_dtype(config, num_cuda=num_cuda))
+        dtype = resolve_dtype(config, num_cuda=num_cuda)
+        draft = fit_usual(config.draft, dtype, on_cpu=runs_on_cpu(config, num_cuda=num_cuda))
         self._config = replace(config, draft=fit_draft(draft, folder))
         self.settings = resolve_settings(
             self._config,

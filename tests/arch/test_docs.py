@@ -90,7 +90,7 @@ def test_families_with_modules_are_named_wherever_mtp_is_explained(family):
 def test_the_sizes_of_the_shipped_head_are_given():
     head = shipped_head(DEFAULT_ALIAS)
     assert head is not None
-    for tree in (head.trees.tree, head.trees.narrow):
+    for tree in (head.usual.tree, head.usual.narrow):
         said = f"{tree.steps} steps, topk {tree.topk}, {tree.nodes} nodes"
         assert said in page("docs/speculation.md")
 

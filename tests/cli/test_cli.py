@@ -24,7 +24,7 @@ WRONG = [
     ([*GENERATE, "--top-p", "0"], 1, "top_p"),
     ([*GENERATE, "--n", "0"], 1, "of at least 1"),
     ([*GENERATE, "--stop", ""], 1, "non-empty"),
-    ([*GENERATE, "--draft", "eagle"], 1, "neither auto, none, ngram, suffix nor mtp"),
+    ([*GENERATE, "--draft", "eagle"], 1, "neither auto, none, head, ngram, suffix nor mtp"),
     ([*GENERATE, "--raw", "--system", "x"], 1, "--system"),
     ([*GENERATE, "--logprobs", "3"], 1, "--json"),
     ([*GENERATE, "--model", "no-such-model"], 1, "unknown model"),

@@ -160,7 +160,7 @@ def test_a_folder_without_tokenizer_serves_token_ids(ids_only_folder, llm):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"draft": "eagle3"}, "neither auto, none, ngram, suffix nor mtp"),
+        ({"draft": "eagle3"}, "neither auto, none, head, ngram, suffix nor mtp"),
         ({"max_model_len": 10_000}, "256"),
         ({"model": "no-such-model"}, "unknown model"),
     ],

@@ -9,7 +9,7 @@ from outrider.bench.churn.run_churn import Note, TokenIds, take_prompts
 from outrider.bench.peers.churn_catalogue import ChurnPackage
 from outrider.bench.peers.churn_peer import ChurnTask, PeerDraft, PeerLimits, PeerLoad
 from outrider.bench.peers.run_churn_peer import run_churn_peer
-from outrider.config.draft_config import MTP, NONE, TEXT_DRAFTERS, fit_weights, resolve_budget
+from outrider.config.draft_config import MTP, NONE, TEXT_DRAFTERS, fit_usual, resolve_budget
 from outrider.config.engine_config import Dtype
 from outrider.models.block_depth import head_kind
 from outrider.models.config_fields import read_fields
@@ -88,7 +88,7 @@ def _head_of(args: ChurnArgs) -> Iterator[PeerDraft]:
     if draft.drafter in (NONE, MTP, *TEXT_DRAFTERS) or not is_head(Path(draft.drafter)):
         return
     folder = Path(draft.drafter)
-    tree = resolve_budget(fit_draft(fit_weights(draft, args.place.dtype), folder)).tree
+    tree = resolve_budget(fit_draft(fit_usual(draft, args.place.dtype, on_cpu=False), folder)).tree
     yield PeerDraft(
         folder=draft.drafter,
         kind=head_kind(read_fields(folder)),

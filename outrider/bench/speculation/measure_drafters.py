@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outrider.bench.speculation.speculation_report import Cost, SpeculationRun
 from outrider.bench.speculation.timed_drafter import DraftClock, TimedDraft
-from outrider.config.draft_config import DraftConfig, fit_weights
+from outrider.config.draft_config import DraftConfig, fit_usual
 from outrider.config.engine_config import CacheConfig, Dtype, EngineConfig, LimitsConfig
 from outrider.config.settings import resolve_settings
 from outrider.engine.engine import Engine
@@ -128,7 +128,7 @@ def _timed_engine(target: SpeculationTarget, draft: DraftConfig, clock: DraftClo
         device="cpu",
         cache=CacheConfig(prefix=False),  # else the warm-up would cache a prompt of the run
         limits=LimitsConfig(context=target.max_context, rows=1),
-        draft=fit_draft(fit_weights(draft, target.dtype), target.folder),
+        draft=fit_draft(fit_usual(draft, target.dtype, on_cpu=True), target.folder),
     )
     settings = resolve_settings(config, model_context=target.max_context, num_cuda=0)
     kind = load_draft(

@@ -7,7 +7,7 @@ import pytest
 
 from outrider import LLM, SamplingParams
 from outrider.cli.main import run
-from outrider.config.draft_config import DraftConfig, fit_weights
+from outrider.config.draft_config import DraftConfig, fit_usual
 from outrider.hub.aliases import ALIASES, DEFAULT_ALIAS
 from outrider.hub.shipped_heads import shipped_head
 
@@ -71,26 +71,36 @@ def test_the_shipped_head_is_small_and_its_card_names_its_origin():
     assert "Apache-2.0" in (head.folder / "README.md").read_text()
 
 
-def test_given_sizes_replace_those_of_the_shipped_head():
+def test_what_is_given_replaces_what_the_shipped_head_is_fastest_with():
     from outrider.frontend.find_drafter import find_drafter
     from outrider.hub.download_bars import BarReporter
 
     head = shipped_head(DEFAULT_ALIAS)
 
-    def found(**sizes: int) -> DraftConfig:
-        config = DraftConfig(**sizes)
+    def found(**given: int | str) -> DraftConfig:
+        config = DraftConfig(**given)
         place = {"model": DEFAULT_ALIAS, "folder": Path(DEFAULT_ALIAS)}
         return find_drafter(config, reporter=BarReporter(), **place)
 
     def sizes(config: DraftConfig, dtype: str) -> tuple[int | str, ...]:
-        fitted = fit_weights(config, dtype)
+        fitted = fit_usual(config, dtype, on_cpu=True)
         return fitted.steps, fitted.topk, fitted.nodes
 
     usual, chain = found(), found(steps=3)
     assert usual.drafter == chain.drafter == str(head.folder)
-    assert sizes(usual, "float32") == sizes(usual, "bfloat16") == astuple(head.trees.tree)
-    assert sizes(usual, "packed") == sizes(usual, "int8") == astuple(head.trees.narrow)
+    assert sizes(usual, "float32") == sizes(usual, "bfloat16") == astuple(head.usual.tree)
+    assert sizes(usual, "packed") == sizes(usual, "int8") == astuple(head.usual.narrow)
     assert sizes(chain, "float32") == sizes(chain, "packed") == (3, "auto", "auto")
+
+    def lookups(config: DraftConfig) -> list[str]:
+        places = [("float32", True), ("packed", True), ("float32", False)]
+        return [fit_usual(config, dtype, on_cpu=on_cpu).lookup for dtype, on_cpu in places]
+
+    assert lookups(usual) == ["suffix", "none", "none"]
+    alone, both = found(drafter="head"), found(drafter="head+ngram")
+    assert alone.drafter == both.drafter == usual.drafter
+    assert lookups(alone) == ["none"] * 3
+    assert lookups(both) == ["ngram"] * 3
 
 
 def test_the_doctor_finds_no_problem_with_the_shipped_head(smollm2_folder, capsys):
