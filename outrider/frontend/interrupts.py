@@ -37,7 +37,7 @@ def import_torch() -> None:
     """Import torch, and handle a Ctrl-C after that: during the import it may be lost or abort.
 
     Commands call this before they import modules that import torch. How idle threads wait is chosen
-    here: on a busy machine, spinning threads make steps ten times as long.
+    here: beside other processes, spinning threads make steps ten times as long.
     """
     choose_wait_policy()
     with held_interrupts():

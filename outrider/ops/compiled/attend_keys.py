@@ -17,7 +17,7 @@ from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.exponential import exp_of
 from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.key_tile import most_queries, score_keys, sum_values
-from outrider.ops.compiled.thread_team import num_threads, thread_index
+from outrider.ops.compiled.openmp import num_threads, thread_index
 
 NUM_GROUP = 8
 MOST_GROUPS = 2

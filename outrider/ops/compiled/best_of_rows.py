@@ -14,7 +14,8 @@ from numba import carray
 from outrider.ops.compiled.address import float32_at, int64_at, pointer_to
 from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.larger_values import PART, has_larger
-from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
+from outrider.ops.compiled.openmp import num_threads, thread_index
+from outrider.ops.compiled.team_barrier import wait_for_team
 
 NUM_GIVEN = 8
 PART_SCORES = 4096  # that a thread searches at once

@@ -14,7 +14,7 @@ from outrider.ops.compiled.address import float32_at, int64_at, pointer_to
 from outrider.ops.compiled.exponential import exp_of
 from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.larger_values import PART, has_larger
-from outrider.ops.compiled.thread_team import num_threads, thread_index
+from outrider.ops.compiled.openmp import num_threads, thread_index
 
 NUM_GIVEN = 8
 _LEAST = np.float32(-np.inf)

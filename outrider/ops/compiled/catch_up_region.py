@@ -20,7 +20,7 @@ from outrider.ops.compiled.joined_rows import join_rows
 from outrider.ops.compiled.kernel_cache import callback
 from outrider.ops.compiled.norm_rows import norm_vectors
 from outrider.ops.compiled.rotation_rows import rotation_rows
-from outrider.ops.compiled.thread_team import wait_for_team
+from outrider.ops.compiled.team_barrier import wait_for_team
 from outrider.ops.compiled.tile_product import NUM_WEIGHT, multiply, rotate_and_store
 
 NUM_GIVEN = 27

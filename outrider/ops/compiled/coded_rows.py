@@ -10,8 +10,9 @@ from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.block_kind import BLOCK, TILE
 from outrider.ops.compiled.dense_tile import SUM_ROWS
 from outrider.ops.compiled.kernel_cache import compiled
+from outrider.ops.compiled.openmp import num_threads, thread_index
 from outrider.ops.compiled.quantise_row import quantise_row
-from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
+from outrider.ops.compiled.team_barrier import wait_for_team
 
 FEW_ROWS = 8  # every thread quantises these for itself, which takes less time than to wait
 _TILE_BYTES = 2 * 4 * SUM_ROWS * TILE  # sums of two tiles

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.exponential import float_of
 from outrider.ops.compiled.kernel_cache import callback, compiled
-from outrider.ops.compiled.thread_team import num_threads, thread_index
+from outrider.ops.compiled.openmp import num_threads, thread_index
 from outrider.ops.compiled.vector_ir import INT32
 
 _PART = 1024  # tokens that a thread draws at once

@@ -19,8 +19,9 @@ from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.joined_rows import join_rows
 from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.layer_region import layers_of_team
+from outrider.ops.compiled.openmp import num_threads, thread_index
 from outrider.ops.compiled.rotation_rows import rotation_rows
-from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
+from outrider.ops.compiled.team_barrier import wait_for_team
 
 NUM_GIVEN = 19
 IS_OUTSIDE = 18

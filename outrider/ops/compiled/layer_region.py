@@ -19,7 +19,8 @@ from numba import carray, types
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.attend_keys import MOST_GROUPS, NUM_GROUP, attend
 from outrider.ops.compiled.kernel_cache import callback, compiled
-from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
+from outrider.ops.compiled.openmp import num_threads, thread_index
+from outrider.ops.compiled.team_barrier import wait_for_team
 from outrider.ops.compiled.tile_product import (
     ADDED,
     NUM_WEIGHT,

@@ -9,7 +9,7 @@ from numba import carray, types
 
 from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.kernel_cache import callback
-from outrider.ops.compiled.thread_team import num_threads, thread_index
+from outrider.ops.compiled.openmp import num_threads, thread_index
 
 _NUM_GIVEN = 7
 _ROTATION = types.void(*[types.intp] * _NUM_GIVEN)

@@ -22,7 +22,8 @@ from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.block_kind import TILE
 from outrider.ops.compiled.exponential import exp_of
 from outrider.ops.compiled.kernel_cache import callback, compiled
-from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
+from outrider.ops.compiled.openmp import num_threads, thread_index
+from outrider.ops.compiled.team_barrier import wait_for_team
 from outrider.ops.compiled.tile_rows import (
     NO_TILE,
     Rows,

@@ -13,7 +13,8 @@ from outrider.ops.compiled.block_tile import multiply_tile
 from outrider.ops.compiled.coded_rows import FEW_ROWS, code_rows, coded_bytes, norm_row, own_bytes
 from outrider.ops.compiled.dense_tile import MOST_ROWS, MOST_TILES, SUM_ROWS, multiply_dense
 from outrider.ops.compiled.kernel_cache import compiled
-from outrider.ops.compiled.thread_team import num_threads, thread_index, wait_for_team
+from outrider.ops.compiled.openmp import num_threads, thread_index
+from outrider.ops.compiled.team_barrier import wait_for_team
 
 GROUP = SUM_ROWS  # rows that are multiplied at once, at most
 NUM_TILE = 3  # numbers of a tile: the index of its kind, its address, and as below

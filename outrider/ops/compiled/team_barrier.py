@@ -1,0 +1,134 @@
+"""The barrier of a team, for compiled functions: a thread spins for a moment, and then sleeps.
+
+OpenMP's own barrier follows a policy that holds for the whole process and cannot be changed later.
+A step has 150 barriers. If threads sleep at each of them, a step of packed weights takes two to
+three times as long. If they only spin, threads that wait take the time of those that work, where
+several processes share the cores.
+"""
+
+import ctypes
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from outrider.ops.compiled.atomic_numbers import atomic_add, atomic_load, atomic_store
+from outrider.ops.compiled.kernel_cache import callback, compiled
+from outrider.ops.compiled.openmp import num_threads
+from outrider.ops.compiled.vector_ir import INT64, declared
+
+_SPIN_TICKS = 250_000  # 60 to 120 us: threads that have their cores seldom wait longer
+_LINE = 64  # bytes of a cache line: numbers that different threads write have lines of their own
+_COME, _TURN, _ASLEEP, _FIRST, _RELEASED, _LAG = (place * _LINE for place in range(6))
+_NUM_LINES = 6
+_FUTEX, _WAIT_PRIVATE, _WAKE_PRIVATE, _ALL = 202, 128, 129, 1 << 30  # Linux on x86-64
+_STATE = "outrider_barrier_state"
+_NOTHING = types.void()
+
+_libc = ctypes.CDLL(None)
+_memory = (ctypes.c_char * ((_NUM_LINES + 1) * _LINE))()
+_address = -(-ctypes.addressof(_memory) // _LINE) * _LINE
+llvm.add_symbol(_STATE, _address)
+llvm.add_symbol("outrider_syscall", ctypes.cast(_libc.syscall, ctypes.c_void_p).value)
+_system_call = types.ExternalFunction("outrider_syscall", types.intp(*[types.intp] * 5))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _state(context: Any) -> Any:
+    """The address of the state: a symbol, because it differs between processes."""
+    del context
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        del context, signature, arguments
+        state = builder.module.globals.get(_STATE)
+        if state is None:
+            state = ir.GlobalVariable(builder.module, INT64, _STATE)
+        return builder.ptrtoint(state, INT64)
+
+    return types.intp(), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _ticks(context: Any) -> Any:
+    """The core's time stamp counter."""
+    del context
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        del context, signature, arguments
+        return builder.call(declared(builder.module, "llvm.readcyclecounter", INT64, []), [])
+
+    return types.int64(), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _pause(context: Any) -> Any:
+    """Tell the core that this thread spins."""
+    del context
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        del context, signature, arguments
+        builder.call(declared(builder.module, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
+        return ir.Constant(INT64, 0)
+
+    return types.int64(), generate
+
+
+@compiled()
+def _release(now: int) -> None:
+    """Let the team go on, and add its lag. A first thread may not have written its time yet."""
+    first, released = atomic_load(_state() + _FIRST), atomic_load(_state() + _RELEASED)
+    if first > released:
+        atomic_add(_state() + _LAG, now - first)
+    atomic_store(_state() + _RELEASED, now)
+    atomic_store(_state() + _COME, 0)
+    atomic_add(_state() + _TURN, 1)  # ordered before the load below, as a store would not be
+    if atomic_load(_state() + _ASLEEP):
+        _system_call(_FUTEX, _state() + _TURN, _WAKE_PRIVATE, _ALL, 0)
+
+
+@compiled()
+def _wait_for(turn: int, until: int) -> None:
+    """Wait until the turn is another one."""
+    turn_at = _state() + _TURN
+    while _ticks() < until:
+        if atomic_load(turn_at) != turn:
+            return
+        _pause()
+    atomic_add(_state() + _ASLEEP, 1)
+    while atomic_load(turn_at) == turn:  # the kernel compares 32 bits with the turn again
+        _system_call(_FUTEX, turn_at, _WAIT_PRIVATE, turn, 0)
+    atomic_add(_state() + _ASLEEP, -1)
+
+
+@callback(_NOTHING)
+def _wait_for_team() -> None:
+    """A turn ends when all threads have come."""
+    if num_threads() == 1:
+        return
+    turn, now = atomic_load(_state() + _TURN), _ticks()
+    before = atomic_add(_state() + _COME, 1)
+    if before == num_threads() - 1:
+        _release(now)
+        return
+    if before == 0:
+        atomic_store(_state() + _FIRST, now)
+    _wait_for(turn, now + _SPIN_TICKS)
+
+
+@callback(types.int64())
+def _read_ticks() -> int:
+    return int(_ticks())
+
+
+llvm.add_symbol("outrider_wait_for_team", _wait_for_team.address)
+wait_for_team = types.ExternalFunction("outrider_wait_for_team", _NOTHING)
+
+# The core's time stamp counter.
+read_ticks = ctypes.CFUNCTYPE(ctypes.c_int64)(_read_ticks.address)
+
+
+def total_lag() -> int:
+    """Ticks from the first to the last thread, summed over all barriers of this process."""
+    return ctypes.c_int64.from_address(_address + _LAG).value

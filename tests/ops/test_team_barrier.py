@@ -1,0 +1,71 @@
+"""Threads of a team wait for each other, with and without sleep, and one team runs at a time."""
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from support.torch_threads import torch_threads
+
+pytest.importorskip("numba")
+from numba import carray
+
+from outrider.ops.compiled.address import pointer_to
+from outrider.ops.compiled.kernel_cache import callback
+from outrider.ops.compiled.openmp import num_threads, parallel, thread_index
+from outrider.ops.compiled.team_barrier import read_ticks, total_lag, wait_for_team
+from outrider.ops.compiled.thread_team import run_team
+
+ROUNDS, CALLS = 300, 20
+
+
+@callback("void(voidptr)")
+def count_rounds(pointer: int) -> None:
+    """Every thread writes the round, waits, and counts the threads whose round is another."""
+    given = carray(pointer, (3,), np.int64)
+    rounds = carray(pointer_to(given[1]), (num_threads(),), np.int64)
+    wrong = carray(pointer_to(given[2]), (num_threads(),), np.int64)
+    for number in range(1, given[0] + 1):
+        rounds[thread_index()] = number
+        wait_for_team()
+        for other in range(num_threads()):
+            wrong[thread_index()] += rounds[other] != number
+        wait_for_team()
+
+
+def team_of(threads):
+    """What `count_rounds` reads, and the tensors it writes: faults and rounds of each thread."""
+    rounds, wrong = torch.zeros(2, threads, dtype=torch.int64)
+    return (ROUNDS, rounds.data_ptr(), wrong.data_ptr()), rounds, wrong
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])  # the last of them have to sleep
+def test_no_thread_passes_a_barrier_before_all_have_come(threads):
+    for _ in range(CALLS):
+        given, rounds, wrong = team_of(threads)
+        values = (ctypes.c_int64 * len(given))(*given)
+        parallel(count_rounds.address, ctypes.addressof(values), threads, 0)
+        assert (wrong.tolist(), rounds.tolist()) == ([0] * threads, [ROUNDS] * threads)
+
+
+def run_rounds(threads):
+    """The faults, and the last round of the first thread."""
+    given, rounds, wrong = team_of(threads)
+    run_team(int(count_rounds.address), given)
+    return int(wrong.sum()), int(rounds[0])
+
+
+def test_teams_of_several_callers_do_not_meet_at_a_barrier():
+    with torch_threads(2), ThreadPoolExecutor(3) as callers:
+        found = list(callers.map(run_rounds, [2] * 3 * CALLS))
+    assert found == [(0, ROUNDS)] * 3 * CALLS
+
+
+def test_a_late_thread_is_the_lag_of_its_team():
+    before = total_lag()
+    given, _, _ = team_of(2)
+    values = (ctypes.c_int64 * len(given))(*given)
+    began = read_ticks()
+    parallel(count_rounds.address, ctypes.addressof(values), 2, 0)
+    assert 0 < total_lag() - before < read_ticks() - began
