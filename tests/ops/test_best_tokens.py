@@ -37,6 +37,17 @@ def test_of_equal_logits_the_first_tokens_are_the_best():
     assert ours.tokens.tolist() == [IDS[:3].tolist()] * 2
 
 
+def test_tokens_that_are_ruled_out_change_no_probability_of_others():
+    logits = torch.randn(2, 300)
+    logits[:, 1::2] = -math.inf
+    logits[1, 2:] = -math.inf  # one token is left, and of the others the first
+    right = top_tokens_reference(logits, IDS[:300], 2, NONE)
+    ours = best_tokens_compiled(logits, IDS[:300], 2)
+    torch.testing.assert_close(ours.logprobs, right.logprobs, rtol=1e-5, atol=1e-5)
+    assert torch.equal(ours.tokens[0], right.tokens[0])
+    assert sorted(ours.tokens[1].tolist()) == IDS[:2].tolist()
+
+
 @pytest.mark.parametrize("bad", [math.nan, -math.inf, math.inf])
 def test_tokens_of_rows_that_are_not_finite_are_ids_and_other_rows_are_right(bad):
     logits = torch.randn(3, 200)

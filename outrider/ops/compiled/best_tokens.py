@@ -17,14 +17,14 @@ from outrider.ops.compiled.larger_values import PART, has_larger
 from outrider.ops.compiled.openmp import num_threads, thread_index
 
 NUM_GIVEN = 8
-_LEAST = np.float32(-np.inf)
+_LEAST_EXPONENT = np.float32(-87.0)  # exp of it adds nothing to a sum of at least 1
 
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})
 def _sum_of_exponentials(logits: np.ndarray, largest: np.float32) -> np.float32:
     total = np.float32(0.0)
     for place in range(len(logits)):
-        total += exp_of(logits[place] - largest)
+        total += exp_of(max(logits[place] - largest, _LEAST_EXPONENT))
     return total
 
 
@@ -40,15 +40,15 @@ def _insert(values: np.ndarray, places: np.ndarray, value: np.float32, place: in
 
 @compiled()
 def _find_best(logits: np.ndarray, values: np.ndarray, places: np.ndarray) -> None:
-    last = len(values) - 1
-    for place in range(len(values)):
-        values[place], places[place] = _LEAST, place
-    for first in range(0, len(logits), PART):
+    num = len(values)
+    for place in range(num):
+        _insert(values[: place + 1], places[: place + 1], logits[place], place)
+    for first in range(num, len(logits), PART):
         end = min(first + PART, len(logits))
-        if not has_larger(logits[first:end], values[last]):
+        if not has_larger(logits[first:end], values[num - 1]):
             continue
         for place in range(first, end):
-            if logits[place] > values[last]:
+            if logits[place] > values[num - 1]:
                 _insert(values, places, logits[place], place)
 
 

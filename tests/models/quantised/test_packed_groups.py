@@ -58,7 +58,7 @@ def test_logits_are_those_of_the_widened_model(form, folder_of):
 def test_layers_of_groups_are_one_region_and_change_no_bit(form, folder_of):
     folder = folder_of(form)
     decoder = load_decoder(folder, dtype="packed", device=CPU)
-    assert decoder._stack._compiled is not None
+    assert decoder._stack.compiled is not None
     stored = {each.modules: each.storage for each in decoder.storage}
     assert (stored["gate_proj, up_proj"], stored["lm_head"]) == ("int4", "float32")
     bits = bits_of(folder, 14, "packed")

@@ -47,7 +47,7 @@ def text_of(length):
 def test_layers_whose_values_have_another_kind_are_one_region(tmp_path):
     decoder = load_decoder(converted(tmp_path), dtype="packed", device=CPU)
     assert isinstance(decoder._parts.head, BlockLinear), "tied to an embedding of blocks"
-    assert decoder._stack._compiled is not None
+    assert decoder._stack.compiled is not None
     stored = {each.modules: each.storage for each in decoder.storage}
     assert stored["q_proj, k_proj, v_proj"] == "Q4_K and Q6_K"
     assert (stored["down_proj"], stored["lm_head"]) == ("Q4_K", "Q4_K")
