@@ -43,7 +43,8 @@ from outrider.ops.compiled.vector_ir import (
 _VECTOR_BYTES = 4 * TILE
 _ALIGN = 32  # of blocks in memory
 _NUM_NIBBLES = TILE * BLOCK // 2 // _VECTOR_BYTES  # vectors of low halves of codes
-_SIGNATURE = types.void(*[types.intp] * 9)
+_NUM_OPERANDS = 7  # of a loop
+_SIGNATURE = types.void(*[types.intp] * (2 + _NUM_OPERANDS))
 _SYMBOL = "outrider_multiply_tile"
 _MOST_ROWS = 8  # whose sums fit into registers
 ROW_GROUPS = (1, 2, 4, _MOST_ROWS)
@@ -62,7 +63,7 @@ def _tile_loops(
     num_blocks: Any,
     out: Any,  # address of float32 [num_rows, 16]
 ) -> Any:
-    """One loop per kind and number of rows; a switch chooses."""
+    """One function per kind and number of rows; a switch chooses."""
     del context, kind, num_rows, shift, blocks, codes, scales, sums, num_blocks, out
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
@@ -73,22 +74,27 @@ def _tile_loops(
         switch = builder.switch(chosen, end)
         for each in (*KINDS.values(), *GROUP_KINDS.values()):
             for rows in ROW_GROUPS:
-                switch.add_case(
-                    number(each.index * (_MOST_ROWS + 1) + rows),
-                    _emitted_case(builder, _TileLoop(builder, each, rows, operands), end),
-                )
+                case = builder.append_basic_block("case")
+                switch.add_case(number(each.index * (_MOST_ROWS + 1) + rows), case)
+                builder.position_at_end(case)
+                builder.call(_loop_function(builder.module, each, rows), operands)
+                builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
 
     return _SIGNATURE, generate
 
 
-def _emitted_case(builder: ir.IRBuilder, loop: "_TileLoop", end: ir.Block) -> ir.Block:
-    case = builder.append_basic_block("case")
-    builder.position_at_end(case)
-    loop.emit()
-    builder.branch(end)
-    return case
+def _loop_function(module: ir.Module, kind: BlockKind, rows: int) -> ir.Function:
+    """The loop as a function of its own: among many loops, LLVM keeps sums in memory."""
+    kinds = ir.FunctionType(ir.VoidType(), [INT64] * _NUM_OPERANDS)
+    function = ir.Function(module, kinds, f"multiply_{kind.index}_{rows}")
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    builder = ir.IRBuilder(function.append_basic_block())
+    _TileLoop(builder, kind, rows, list(function.args)).emit()
+    builder.ret_void()
+    return function
 
 
 class _TileLoop:
