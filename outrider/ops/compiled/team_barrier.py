@@ -20,6 +20,7 @@ from outrider.ops.compiled.openmp import num_threads
 from outrider.ops.compiled.vector_ir import INT64, declared
 
 _SPIN_TICKS = 250_000  # 60 to 120 us: threads that have their cores seldom wait longer
+_LATE_TICKS = 50_000  # 12 to 25 us: threads with equal work are seldom so far apart
 _LINE = 64  # bytes of a cache line: numbers that different threads write have lines of their own
 _COME, _TURN, _ASLEEP, _FIRST, _RELEASED, _LAG = (place * _LINE for place in range(6))
 _NUM_LINES = 6
@@ -79,7 +80,7 @@ def _pause(context: Any) -> Any:
 def _release(now: int) -> None:
     """Let the team go on, and add its lag. A first thread may not have written its time yet."""
     first, released = atomic_load(_state() + _FIRST), atomic_load(_state() + _RELEASED)
-    if first > released:
+    if first > released and now - first > _LATE_TICKS:
         atomic_add(_state() + _LAG, now - first)
     atomic_store(_state() + _RELEASED, now)
     atomic_store(_state() + _COME, 0)
@@ -117,18 +118,19 @@ def _wait_for_team() -> None:
     _wait_for(turn, now + _SPIN_TICKS)
 
 
+llvm.add_symbol("outrider_wait_for_team", _wait_for_team.address)
+wait_for_team = types.ExternalFunction("outrider_wait_for_team", _NOTHING)
+
+
 @callback(types.int64())
 def _read_ticks() -> int:
     return int(_ticks())
 
-
-llvm.add_symbol("outrider_wait_for_team", _wait_for_team.address)
-wait_for_team = types.ExternalFunction("outrider_wait_for_team", _NOTHING)
 
 # The core's time stamp counter.
 read_ticks = ctypes.CFUNCTYPE(ctypes.c_int64)(_read_ticks.address)
 
 
 def total_lag() -> int:
-    """Ticks from the first to the last thread, summed over all barriers of this process."""
+    """Ticks from the first to the last thread, summed over barriers that a thread was late at."""
     return ctypes.c_int64.from_address(_address + _LAG).value

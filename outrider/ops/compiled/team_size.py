@@ -21,7 +21,7 @@ _USUAL_SHARE = 0.3  # of the time, more than teams lag that have their cores for
 class TeamSize:
     """Takes a thread away where the others would be faster without it, and tries it again later.
 
-    A team's lag is the time from its first to its last thread at a barrier.
+    A team's lag is the time from its first to its last thread at barriers where that is long.
     """
 
     def __init__(self) -> None:
@@ -43,9 +43,7 @@ class TeamSize:
         return self._size
 
     def note(self, ticks: int, *, lag: int, now: int) -> None:
-        """Take note of the time and lag of a call by the chosen team; a lag of 0 says nothing."""
-        if not lag:
-            return
+        """Take note of the time and the lag of a call by the chosen team."""
         self._work += ticks
         self._lag += lag
         if self._lag >= _LEAST_LAG and self._lag > self._work * max(1 / self._size, _USUAL_SHARE):
