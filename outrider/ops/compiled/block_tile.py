@@ -58,8 +58,8 @@ def _tile_loops(
     shift: Any,  # 1 << shift blocks share a scale, in kinds that do not say it
     blocks: Any,  # address of the tile's first block
     codes: Any,  # address of the first row's int8 codes, [num_rows, num_blocks * 32]
-    scales: Any,  # address of its float32 scales, [num_rows, num_blocks]
-    sums: Any,  # address of int32 sums of the codes of every half block, [num_rows, num_blocks, 2]
+    scales: Any,  # address of its float32 scales, [num_rows, num_blocks, 2] as `quantise_row` has
+    sums: Any,  # address of its int32 sums, likewise
     num_blocks: Any,
     out: Any,  # address of float32 [num_rows, 16]
 ) -> Any:
@@ -137,14 +137,16 @@ class _TileLoop:
         for row, total in enumerate(totals):
             at = builder.add(builder.mul(number(row), self._num), index)
             codes = builder.add(self._codes, builder.mul(at, number(BLOCK)))
-            factor = load(builder, self._nth(self._scales, at, 4), FLOAT, align=4)
-            counts = self._counts(at)
+            factors, share = self._pair(self._scales, at, FLOAT, FLOATS)
+            counts = self._pair(self._sums, at, INT32, INTS)
             product = builder.sitofp(self._product(weights, steps, zeros, codes, counts), FLOATS)
-            factors = builder.fmul(scale, splat(builder, factor, FLOATS))
-            total = multiply_add(builder, product, factors, total)
-            if kind.has_minimum:
-                minimum = self._halves(head, TILE * HALF_BYTES)
-                total = self._add_minimum(total, minimum, steps[-1:], factor, counts)
+            total = multiply_add(builder, product, builder.fmul(scale, factors), total)
+            if kind.has_minimum and not steps:
+                total = multiply_add(builder, self._minimum(head), share, total)
+            elif kind.has_minimum:
+                shares = builder.sitofp(builder.mul(steps[-1], counts[0]), FLOATS)
+                scaled = builder.fmul(self._minimum(head), factors)
+                total = multiply_add(builder, scaled, shares, total)
             added.append(total)
         return added
 
@@ -197,11 +199,14 @@ class _TileLoop:
             vectors.append(builder.sext(load(builder, address, INT8S, align=TILE), INTS))
         return vectors
 
-    def _counts(self, at: ir.Value) -> list[ir.Value]:
-        """The sums of the codes of both halves of a block of activations."""
-        first = self._nth(self._sums, at, 2 * 4)
-        places = (first, self._builder.add(first, number(4)))
-        return [load(self._builder, place, INT32, align=4) for place in places]
+    def _pair(
+        self, first: ir.Value, at: ir.Value, kind: ir.Type, vector: ir.VectorType
+    ) -> list[ir.Value]:
+        """Two numbers of a block of activations, as vectors of equal numbers."""
+        place = self._nth(first, at, 2 * 4)
+        places = place, self._builder.add(place, number(4))
+        numbers = [load(self._builder, each, kind, align=4) for each in places]
+        return [splat(self._builder, each, vector) for each in numbers]
 
     def _product(
         self,
@@ -214,42 +219,30 @@ class _TileLoop:
         """The products of a block with a row's codes, [16] integers."""
         builder, num = self._builder, self._kind.num_steps
         if num < 2:
-            product = self._dot(weights, zeros, codes, builder.add(*counts))
+            product = self._dot(weights, zeros, codes, counts[0])
             return builder.mul(product, steps[0]) if num else product
         half = len(weights) // 2
         behind = builder.add(codes, number(BLOCK // 2))
-        left = self._dot(weights[:half], zeros, codes, counts[0])
-        right = self._dot(weights[half:], zeros, behind, counts[1])
+        left = self._dot(weights[:half], zeros, codes, counts[1])
+        right = self._dot(weights[half:], zeros, behind, builder.sub(*counts))
         return builder.add(builder.mul(left, steps[0]), builder.mul(right, steps[1]))
 
     def _dot(
         self, weights: list[ir.Value], zeros: ir.Value, codes: ir.Value, count: ir.Value
     ) -> ir.Value:
-        """The products of some vectors of weights; `count` is the sum of the row's codes there."""
+        """The products of some vectors of weights; `count` has the sum of the row's codes there."""
         builder = self._builder
         # Two sums, because every product waits for the sum before it.
-        totals = [builder.mul(splat(builder, count, INTS), builder.neg(zeros)), NO_INTS]
+        totals = [builder.mul(count, builder.neg(zeros)), NO_INTS]
         for place, weight in enumerate(weights):
             four = load(builder, builder.add(codes, number(4 * place)), INT32, align=4)
             total = dot_bytes(builder, totals[place % 2], weight, splat(builder, four, INTS))
             totals[place % 2] = total
         return builder.add(*totals)
 
-    def _add_minimum(
-        self,
-        total: ir.Value,
-        minimum: ir.Value,
-        steps: list[ir.Value],  # one, or none
-        factor: ir.Value,
-        counts: list[ir.Value],
-    ) -> ir.Value:
-        builder, count = self._builder, self._builder.add(*counts)
-        if not steps:
-            share = splat(builder, builder.fmul(factor, builder.sitofp(count, FLOAT)), FLOATS)
-            return multiply_add(builder, minimum, share, total)
-        shares = builder.sitofp(builder.mul(steps[0], splat(builder, count, INTS)), FLOATS)
-        scaled = builder.fmul(minimum, splat(builder, factor, FLOATS))
-        return multiply_add(builder, scaled, shares, total)
+    def _minimum(self, head: ir.Value) -> ir.Value:
+        """The minima of all 16 outputs."""
+        return self._halves(head, TILE * HALF_BYTES)
 
     def _scale_and_zeros(self, head: ir.Value) -> tuple[ir.Value, ir.Value]:
         """The scales of all 16 outputs, and what is subtracted from their codes, in [16] both."""

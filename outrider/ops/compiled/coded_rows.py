@@ -16,7 +16,7 @@ from outrider.ops.compiled.team_barrier import wait_for_team
 
 FEW_ROWS = 8  # every thread quantises these for itself, which takes less time than to wait
 _TILE_BYTES = 2 * 4 * SUM_ROWS * TILE  # sums of two tiles
-_CODED_BYTES = BLOCK + 4 + 2 * 4  # codes, scale and two sums of a block of activations
+_CODED_BYTES = BLOCK + 2 * 4 + 2 * 4  # codes, scales and sums of a block (`quantise_row`)
 
 Coded = tuple[int, int, int]  # addresses of codes, scales and sums
 
@@ -51,9 +51,9 @@ def code_rows(
         start += thread * total * _CODED_BYTES
     else:
         first, last = rows * thread // threads, rows * (thread + 1) // threads
-    scales, sums = start + total * BLOCK, start + total * (BLOCK + 4)
+    scales, sums = start + total * BLOCK, start + total * (BLOCK + 2 * 4)
     codes_of = carray(pointer_to(start), (rows, num_blocks * BLOCK), np.int8)
-    scales_of = carray(pointer_to(scales), (rows, num_blocks), np.float32)
+    scales_of = carray(pointer_to(scales), (rows, num_blocks, 2), np.float32)
     sums_of = carray(pointer_to(sums), (rows, num_blocks, 2), np.int32)
     for row in range(first, last):
         source = x[row]

@@ -31,8 +31,8 @@ _NO_SIGN = 0x7FFFFFFF
 def quantise_row(
     x: np.ndarray,  # float32 [in]
     codes: np.ndarray,  # int8 [blocks * 32]
-    scales: np.ndarray,  # float32 [blocks]
-    sums: np.ndarray,  # int32 [blocks, 2] of the codes of half blocks
+    scales: np.ndarray,  # float32 [blocks, 2]: the scale, and the scale times the sum of the codes
+    sums: np.ndarray,  # int32 [blocks, 2] of all codes, and of those of the first half
 ) -> None:
     """Inputs past the end of the last block count as 0."""
     whole = len(x) // BLOCK
@@ -40,7 +40,7 @@ def quantise_row(
         quantise_block(
             x.ctypes.data + block * BLOCK * 4,
             codes.ctypes.data + block * BLOCK,
-            scales.ctypes.data + block * 4,
+            scales.ctypes.data + block * 2 * 4,
             sums.ctypes.data + block * 2 * 4,
         )
     if whole * BLOCK < len(x):
@@ -49,7 +49,7 @@ def quantise_row(
         quantise_block(
             rest.ctypes.data,
             codes.ctypes.data + whole * BLOCK,
-            scales.ctypes.data + whole * 4,
+            scales.ctypes.data + whole * 2 * 4,
             sums.ctypes.data + whole * 2 * 4,
         )
 
@@ -59,8 +59,8 @@ def quantise_block(
     context: Any,
     x: Any,  # address of 32 float32
     codes: Any,  # address of 32 int8
-    scale: Any,  # address of a float32
-    totals: Any,  # address of two int32: the sums of the first and the last 16 codes
+    scale: Any,  # address of two float32: the scale, and the scale times the sum of all codes
+    totals: Any,  # address of two int32: the sums of all codes, and of the first 16
 ) -> Any:
     """The largest absolute value is found by its bits, so a NaN counts as the largest.
 
@@ -86,13 +86,18 @@ def _emit_block(
     inverse = builder.select(is_zero, ir.Constant(FLOAT, 0.0), inverse)
     nearest = declared(builder.module, "llvm.rint.v16f32", FLOATS, [FLOATS])
     add_up = declared(builder.module, "llvm.vector.reduce.add.v16i32", INT32, [INTS])
+    parts = []
     for place, half in enumerate(halves):
         rounded = builder.call(nearest, [builder.fmul(half, splat(builder, inverse, FLOATS))])
         integers = builder.fptosi(rounded, INTS)
-        total = builder.call(add_up, [integers])
-        _store(builder, total, builder.add(totals, number(4 * place)))
+        parts.append(builder.call(add_up, [integers]))
         _store(builder, builder.trunc(integers, INT8S), builder.add(codes, number(WIDTH * place)))
-    _store(builder, builder.fdiv(largest, ir.Constant(FLOAT, _LEVELS)), scale)
+    total, step = builder.add(*parts), builder.fdiv(largest, ir.Constant(FLOAT, _LEVELS))
+    _store(builder, total, totals)
+    _store(builder, parts[0], builder.add(totals, number(4)))
+    _store(builder, step, scale)
+    share = builder.fmul(step, builder.sitofp(total, FLOAT))
+    _store(builder, share, builder.add(scale, number(4)))
 
 
 def _largest_bits(builder: ir.IRBuilder, halves: list[ir.Value]) -> ir.Value:

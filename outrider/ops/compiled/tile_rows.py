@@ -135,7 +135,7 @@ def _multiply_blocks(tiles: Tiles, tile: int, rows: Rows, row: int, num: int, ou
     at = row * num_blocks
     multiply_tile(
         *(kind, num, shift, first),
-        *(codes + at * BLOCK, scales + at * 4, sums + at * 2 * 4),
+        *(codes + at * BLOCK, scales + at * 2 * 4, sums + at * 2 * 4),
         *(num_blocks, out),
     )
 
