@@ -8,7 +8,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from outrider.ops.compiled.kernel_cache import compiled
-from outrider.ops.compiled.vector_ir import FLOAT
+from outrider.ops.compiled.vector_ir import FLOAT, INT32
 
 _LOG2_E = np.float32(1.44269504)
 _LN2_HIGH = np.float32(0.693359375)  # exact in few bits, so that products with it are exact
@@ -44,3 +44,15 @@ def float_of(context: Any, bits: Any) -> Any:
         return builder.bitcast(arguments[0], FLOAT)
 
     return types.float32(types.int32), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def bits_of(context: Any, value: Any) -> Any:
+    """The bits of a float32."""
+    del context, value
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        return builder.bitcast(arguments[0], INT32)
+
+    return types.int32(types.float32), generate

@@ -6,18 +6,13 @@ No operation is fused or reordered: both would change bits. The array of integer
     5 token ids or 0, 6 bytes of an id, 7 ids from one row to the next, 8 first id if there are none
 """
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import carray, types
-from numba.extending import intrinsic
+from numba import carray
 
 from outrider.ops.compiled.address import pointer_to
-from outrider.ops.compiled.exponential import float_of
+from outrider.ops.compiled.exponential import bits_of, float_of
 from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.openmp import num_threads, thread_index
-from outrider.ops.compiled.vector_ir import INT32
 
 _PART = 1024  # tokens that a thread draws at once
 _GOLDEN, _33, _32 = np.uint64(0x9E3779B97F4A7C15), np.uint64(33), np.uint64(32)
@@ -32,18 +27,6 @@ _MINUS_LN2_PER_BIT = np.float32(-0.6931471805599453 * 2.0**-23)
 _W0, _W1 = np.float32(-1.9999996), np.float32(-0.6667585)
 _W2, _W3 = np.float32(-0.39593187), np.float32(-0.3420362)
 _N0, _N1, _N2 = np.float32(-2.0000002), np.float32(-0.6665227), np.float32(-0.4129491)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _bits_of(context: Any, value: Any) -> Any:
-    """The bits of a float32."""
-    del context, value
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        del context, signature
-        return builder.bitcast(arguments[0], INT32)
-
-    return types.int32(types.float32), generate
 
 
 @compiled()
@@ -69,7 +52,7 @@ def _hash(token: np.uint32, low: np.uint32, high: np.uint32) -> np.int32:
 @compiled()
 def _exponential(bits: np.int32) -> np.float32:
     tail = np.int32(bits >> _31)
-    half = _bits_of((np.float32(np.int32(bits ^ tail)) + _HALF) * _UNIT)
+    half = bits_of((np.float32(np.int32(bits ^ tail)) + _HALF) * _UNIT)
     exponent = np.int32(np.int32((half & _EXPONENT) - _HALF_BITS) & tail)
     t = abs(float_of(np.int32(half - exponent)) - float_of(np.int32(tail & _ONE_BITS)))
     r = t / (t - _TWO)
@@ -81,7 +64,7 @@ def _exponential(bits: np.int32) -> np.float32:
 
 @compiled()
 def _negative_log(x: np.float32) -> np.float32:
-    bits = _bits_of(x)
+    bits = bits_of(x)
     exponent = np.int32(np.int32(bits - _SQRT_HALF_BITS) & _SIGN_EXPONENT)
     m = float_of(np.int32(bits - exponent))
     r = (m - _ONE) / (m + _ONE)

@@ -8,7 +8,10 @@ import math
 
 import torch
 
+from outrider.ops.compiled.why_not_compiled import is_compiled
 from outrider.ops.sampling.sampling_columns import FilterTables, column_of
+
+_COMPILED = "outrider.ops.compiled.floors_of_rows"
 
 _MASS_BITS = 40  # the most likely token weighs 2^40, so the sum over a vocabulary fits in int64
 _LEAST_EXPONENT = -64.0  # 2^-64 of the most likely token counts as zero
@@ -32,6 +35,10 @@ def filter_floors(
         from outrider.ops.sampling.top_k_top_p_triton import filter_floors_triton
 
         return filter_floors_triton(scores, tables, rows)
+    if scores.dtype == torch.float32 and scores.shape[1] and is_compiled(scores, _COMPILED):
+        from outrider.ops.sampling.top_k_top_p_compiled import filter_floors_compiled
+
+        return filter_floors_compiled(scores, tables, rows)
     return filter_floors_reference(scores, tables, rows)
 
 
