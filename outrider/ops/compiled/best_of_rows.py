@@ -23,7 +23,7 @@ _LEAST = np.float32(-np.inf)
 
 
 @compiled()
-def _find_best(scores: np.ndarray) -> tuple[np.float32, int]:
+def find_best(scores: np.ndarray) -> tuple[np.float32, int]:
     best, found = _LEAST, 0
     for first in range(0, len(scores), PART):
         last = min(first + PART, len(scores))
@@ -47,9 +47,9 @@ def find_best_scores(pointer: int) -> None:
     for item in range(thread_index(), rows * parts, num_threads()):
         row, start = item // parts, item % parts * PART_SCORES
         size, at = min(PART_SCORES, width - start), scores_at + 4 * (row * stride + start)
-        values[item], place = _find_best(carray(pointer_to(at), (size,), np.float32))
+        values[item], place = find_best(carray(pointer_to(at), (size,), np.float32))
         places[item] = start + place
     wait_for_team()
     for row in range(thread_index(), rows, num_threads()):
-        best, found = _find_best(values[row * parts : (row + 1) * parts])
+        best, found = find_best(values[row * parts : (row + 1) * parts])
         int64_at(given[6])[row], float32_at(given[7])[row] = places[row * parts + found], best

@@ -30,12 +30,18 @@ _N0, _N1, _N2 = np.float32(-2.0000002), np.float32(-0.6665227), np.float32(-0.41
 
 
 @compiled()
-def _key(seed: int, position: int) -> np.uint64:
+def key_of(seed: int, position: int) -> np.uint64:
+    """The key of all noise of a choice."""
     key = (np.uint64(seed) + _NEXT) * _GOLDEN + np.uint64(position)
     key = (key ^ (key >> _33)) * _KEY_A
     key = (key ^ (key >> _33)) * _KEY_B
     mixed: np.uint64 = key ^ (key >> _33)
     return mixed
+
+
+@compiled()
+def _halves(key: np.uint64) -> tuple[np.uint32, np.uint32]:
+    return np.uint32(key & np.uint64(0xFFFFFFFF)), np.uint32(key >> _32)
 
 
 @compiled()
@@ -75,15 +81,18 @@ def _negative_log(x: np.float32) -> np.float32:
 
 
 @compiled()
-def _draw(ids: np.ndarray, low: np.uint32, high: np.uint32, out: np.ndarray) -> None:  # [n] both
+def draw_at(ids: np.ndarray, key: np.uint64, out: np.ndarray) -> None:  # [n] both
+    """The noise of these tokens."""
+    low, high = _halves(key)
     for place in range(len(out)):
         bits = _hash(np.uint32(ids[place]), low, high)
         out[place] = _negative_log(_exponential(bits))
 
 
 @compiled()
-def _draw_from(first: int, low: np.uint32, high: np.uint32, out: np.ndarray) -> None:  # [n]
+def _draw_from(first: int, key: np.uint64, out: np.ndarray) -> None:  # [n]
     """The noise of neighbouring tokens."""
+    low, high = _halves(key)
     for place in range(len(out)):
         bits = _hash(np.uint32(first + place), low, high)
         out[place] = _negative_log(_exponential(bits))
@@ -100,12 +109,11 @@ def draw_gumbel(pointer: int) -> None:
     for item in range(thread_index(), rows * parts, num_threads()):
         row, start = item // parts, item % parts * _PART
         size = min(_PART, width - start)
-        key, out = _key(seeds[row], positions[row]), noise[row, start : start + size]
-        low, high = np.uint32(key & np.uint64(0xFFFFFFFF)), np.uint32(key >> _32)
+        key, out = key_of(seeds[row], positions[row]), noise[row, start : start + size]
         at = ids_at + (row * stride + start) * id_bytes
         if id_bytes == 8:
-            _draw(carray(pointer_to(at), (size,), np.int64), low, high, out)
+            draw_at(carray(pointer_to(at), (size,), np.int64), key, out)
         elif id_bytes == 4:
-            _draw(carray(pointer_to(at), (size,), np.int32), low, high, out)
+            draw_at(carray(pointer_to(at), (size,), np.int32), key, out)
         else:
-            _draw_from(given[8] + start, low, high, out)
+            _draw_from(given[8] + start, key, out)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from outrider.ops.compiled.why_not_compiled import is_compiled
 from outrider.ops.sampling.best_scores import best_scores
 from outrider.ops.sampling.gumbel_noise import gumbel
 from outrider.ops.sampling.sampling_columns import NoNoise, RowNoise, column_of
@@ -13,6 +14,7 @@ from outrider.ops.sampling.sampling_columns import NoNoise, RowNoise, column_of
 NOT_FINITE = 1  # the best score is NaN or infinity
 NOTHING_LEFT = 2  # all scores are minus infinity
 
+_COMPILED = "outrider.ops.compiled.noisy_best_of_rows"
 _LARGEST = 2**31 - 1
 _LOWEST_KEY = -(2**63)  # below the key of every token
 
@@ -35,6 +37,11 @@ def sample_token(
         from outrider.ops.sampling.sample_token_triton import sample_token_triton
 
         return sample_token_triton(scores, noise, floors)
+    if isinstance(noise, RowNoise) and scores.shape[1] and _has_compiled(scores):
+        from outrider.ops.sampling.sample_token_compiled import noisy_best_compiled
+
+        tokens, best = noisy_best_compiled(scores, noise, floors, 0)
+        return SampledTokens(tokens=tokens, faults=_faults(best))
     return sample_token_reference(scores, noise, floors)
 
 
@@ -55,6 +62,11 @@ def best_keys(
         from outrider.ops.sampling.sample_token_triton import best_keys_triton
 
         return best_keys_triton(scores, noise, first)
+    if isinstance(noise, RowNoise) and _has_compiled(scores):
+        from outrider.ops.sampling.sample_token_compiled import noisy_best_compiled
+
+        no_floors = scores.new_empty(0)
+        return _keys_of(*noisy_best_compiled(scores, noise, no_floors, first), first)
     return best_keys_reference(scores, noise, first)
 
 
@@ -64,7 +76,14 @@ def best_keys_reference(
     first: int,
 ) -> torch.Tensor:  # [n] int64
     """The same in plain torch."""
-    tokens, best = _best(scores, noise, first)
+    return _keys_of(*_best(scores, noise, first), first)
+
+
+def _keys_of(
+    tokens: torch.Tensor,  # [n] int64 column
+    best: torch.Tensor,  # [n] float32
+    first: int,
+) -> torch.Tensor:  # [n] int64
     bits = torch.where(best == 0, 0.0, best).view(torch.int32)  # zeros of both signs are equal
     order = torch.where(best.isnan(), _LARGEST, bits ^ ((bits >> 31) & _LARGEST))
     return (order.long() << 32) | (_LARGEST - first - tokens)
@@ -97,6 +116,10 @@ def _best(
         drawn = gumbel(seeds, noise.positions, scores.shape[1], first)
         scores.add_(drawn.mul_(column_of(noise.temperatures, noise.rows)))
     return best_scores(scores)
+
+
+def _has_compiled(scores: torch.Tensor) -> bool:
+    return scores.dtype == torch.float32 and is_compiled(scores, _COMPILED)
 
 
 def _faults(best: torch.Tensor) -> torch.Tensor:  # [n] float32 -> [n] int64
