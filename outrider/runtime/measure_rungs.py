@@ -1,7 +1,7 @@
 """Dummy runs that tell what drafts cost on this machine before the first request."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from outrider.runtime.runner import Runner
 from outrider.runtime.warmup import Rungs, decode_shape
@@ -12,7 +12,7 @@ from outrider.wire.runner_facts import RungCost
 
 HOST_S = 0.25  # for all measurements; `generate` starts in about 3 s
 DEVICE_S = 1.0  # captures take several
-_NUM_RUNS = 2  # of a shape: the first may compile functions or touch cold memory
+_NUM_RUNS = 2  # of a shape; the first runs of all read weights from cold memory and do not count
 _SLOW_SHARE = 0.25  # of the time for all: where one step takes so long, none is measured
 
 
@@ -25,31 +25,38 @@ def measure_rungs(
     """
     costs: list[RungCost] = []
     end_s = time.perf_counter() + most_s
-    for rows, rung in _cells(buckets, rungs, most_rows):
-        seconds = _time(runner, decode_shape(rows, rung, buckets))
-        if seconds > _SLOW_SHARE * most_s:
+    for rows, timed in _sizes(buckets, rungs, most_rows):
+        shapes = [decode_shape(rows, rung, buckets) for rung in timed]
+        if _time(runner, shapes[0]) > _SLOW_SHARE * most_s:
             break
-        costs.append(RungCost(rows=rows, drafts=rung.drafts, seconds=seconds))
+        seconds = _fastest(runner, shapes, num_runs=_NUM_RUNS + (not costs))
+        costs += [
+            RungCost(rows=rows, drafts=rung.drafts, seconds=took)
+            for rung, took in zip(timed, seconds, strict=True)
+        ]
         if time.perf_counter() > end_s:
             break
     return tuple(costs)
 
 
-def _cells(buckets: Buckets, rungs: Rungs, most_rows: int) -> Iterator[tuple[int, Rung]]:
+def _sizes(
+    buckets: Buckets, rungs: Rungs, most_rows: int
+) -> Iterator[tuple[int, tuple[Rung, ...]]]:
     rows = 1
     while rows <= most_rows:
         size = buckets.rows.up(rows)
         drafted = sorted(set(rungs(size)) - {PLAIN_RUNG}, key=lambda rung: rung.drafts)
-        for rung in dict.fromkeys((PLAIN_RUNG, *drafted[:1], *drafted[-1:])):
-            yield size, rung
+        yield size, tuple(dict.fromkeys((PLAIN_RUNG, *drafted[:1], *drafted[-1:])))
         rows = 2 * size
 
 
+def _fastest(runner: Runner, shapes: Sequence[StepShape], *, num_runs: int) -> list[float]:
+    """Seconds of the fastest run of each shape; in turns, because a machine slows for a while."""
+    runs = [[_time(runner, shape) for shape in shapes] for _ in range(num_runs)]
+    return [min(each) for each in zip(*runs, strict=True)]
+
+
 def _time(runner: Runner, shape: StepShape) -> float:
-    """Seconds of the fastest run."""
-    found = []
-    for _ in range(_NUM_RUNS):
-        began = time.perf_counter()
-        runner.dummy_run(shape)
-        found.append(time.perf_counter() - began)
-    return min(found)
+    began = time.perf_counter()
+    runner.dummy_run(shape)
+    return time.perf_counter() - began
