@@ -25,6 +25,7 @@ from outrider.hub.cache_location import cache_folder
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder()))
 
 from support.fast_cases import pytest_collection_modifyitems
+from support.lost_threads import pytest_unconfigure
 from support.repeatable_draws import pytest_runtest_setup
 
 from outrider.errors import ConfigError
@@ -32,7 +33,12 @@ from outrider.hub.aliases import DEFAULT_ALIAS
 from outrider.hub.download_progress import SilentReporter
 from outrider.hub.resolve_model import resolve_model
 
-__all__ = ["pytest_collection_modifyitems", "pytest_runtest_setup", "smollm2_folder"]
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_runtest_setup",
+    "pytest_unconfigure",
+    "smollm2_folder",
+]
 
 if not torch.cuda.is_available():
     from support.interpreted_dot import install_ordered_dot

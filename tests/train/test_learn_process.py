@@ -86,7 +86,7 @@ def test_no_operation_runs_between_a_request_and_its_end(tmp_path, monkeypatch):
     thread.start()
     assert is_inside.wait(60)
     ours.send(encode_learner(Busy()))
-    waiting = next_status(ours, lambda each: at_request and each.state == "waiting")
+    waiting = next_status(ours, lambda each: each.steps > 0 and each.state == "waiting")
     assert waiting.steps == 2  # of the third one, the backward pass is left
     assert ops[0] <= at_request[0] + 1  # the operation before which it waits
     ours.send(encode_learner(Idle()))
