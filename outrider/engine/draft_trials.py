@@ -1,4 +1,4 @@
-"""What is measured of one batch size: seconds of a step by rung (budget), and trials of rungs.
+"""What is measured of one number of rows: seconds of a step by rung (budget), and trials of rungs.
 
 Slow steps that something else caused do not count. It has no clock: steps are its time.
 """
@@ -23,6 +23,7 @@ _PLAIN_GROWTH, PLAIN_WAIT = 2.0, 256
 _DRAFT_GROWTH, DRAFT_WAIT = 4.0, 1024
 _SLOW = 2.0  # times its usual seconds: something else made the step slow
 _YOUNG = 64  # steps of a choice that may still be chance
+_SETTLED = 256  # steps
 _CUT_GROWTH = 2.0  # after a trial that a slow step cut short
 
 
@@ -121,17 +122,28 @@ def could_pay(ladder: Sequence[Rung], trial: Trial, plain_s: float) -> bool:
 
 
 class BatchSize:
-    """Batches of about one size: the cost of each rung, and when the next trials are due."""
+    """Batches of about one number of rows: the cost of each rung, and when its next trial is due.
+
+    Steps may also read prompts. Their seconds are those of the same step without prompts.
+    """
 
     def __init__(
-        self, num_rungs: int, *, chosen: int, first_trial: float, is_undecided: bool = False
+        self,
+        num_rungs: int,
+        *,
+        num_rows: int,  # of the first step
+        chosen: int,
+        first_trial: float,
+        is_undecided: bool = False,
     ) -> None:
+        self._first_rows = num_rows
         self.chosen = chosen  # the rung used outside of trials
         self.is_undecided = is_undecided  # the first plain steps decide whether it begins to draft
-        self.has_adopted = False  # a rung, by a trial of its own
         self.costs = [UsualSeconds() for _ in range(num_rungs)]
         self.rows, self.prompt = MovingMean(), MovingMean()  # of steps: rows, tokens of prompts
+        self.prompt_share = MovingMean()  # of steps that read prompts
         self.num_steps = 0
+        self.num_passed_over = 0  # steps with prompts for which the chosen drafts were too dear
         self.trial: Trial | None = None
         self.waits = [float(_FIRST_WAIT)] * num_rungs  # steps from a lost trial to the next
         # Number of the step from which a trial of the rung may begin.
@@ -146,11 +158,13 @@ class BatchSize:
     @property
     def num_rows(self) -> int:
         """Rows of a usual step."""
-        return max(round(self.rows.value), 1)
+        return round(self.rows.value) or self._first_rows
 
     def note(self, rung: int, seconds: float, *, num_rows: int, num_prompt: int) -> None:
+        """A step took so long, without what its prompts took."""
         self.rows.note(num_rows)
         self.prompt.note(num_prompt)
+        self.prompt_share.note(float(num_prompt > 0))
         if rung == 0 and self._is_impossible(seconds):
             return
         trial = self.trial
@@ -169,6 +183,11 @@ class BatchSize:
         for fewer in self.costs[:rung]:
             if fewer.is_known and fewer.usual > IMPOSSIBLE * usual:
                 fewer.forget()  # all its steps were slow: measure again
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the choice is old enough to try what may gain little."""
+        return self.num_steps - self._chosen_at >= _SETTLED
 
     def _doubt(self, rung: int) -> None:
         """Compare a young choice of drafts with plain decoding now: while a step is slow for
@@ -220,19 +239,10 @@ class BatchSize:
         """No text should make any rung pay, before one is tried."""
         self.due[1:] = [float(self.num_steps + DRAFT_WAIT)] * (len(self.due) - 1)
 
-    def follow(self, rung: int) -> None:
-        """Use the rung of a similar size until a trial of its own adopts another."""
-        if self.trial or self.has_adopted:
-            return
-        self.is_undecided = False
-        if rung != self.chosen:
-            self.chosen, self._chosen_at = rung, self.num_steps
-
     def adopt(self, rung: int) -> None:
         """Choose the rung. After a change between plain decoding and drafts, the other is tried
         again soon. Larger rungs are tried at once, or after their wait if they lost before.
         """
-        self.has_adopted = True
         if 0 in (self.chosen, rung):
             for other in range(max(self.chosen, rung) + 1):
                 self.waits[other] = float(_FIRST_WAIT)

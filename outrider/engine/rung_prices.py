@@ -5,13 +5,12 @@ Dummy runs at start measure it. Where there were none, a draft costs as much as 
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from outrider.engine.draft_trials import BatchSize, UsualSeconds, emitted_at
 from outrider.wire.draft_budget import Rung
 from outrider.wire.runner_facts import RungCost
 
-_LEAST_PROMPT = 32  # tokens from which a step shows what a prompt token costs
 _LEAST_READ = 16  # of a step of prompts alone: mostly tokens, or they are free
 _USUAL_RATE = 0.65  # share of a head's drafts that is accepted, before the text tells
 _BEST_RATE = 0.95  # of a text that is easy for the head
@@ -28,6 +27,8 @@ class RungPrices:
     """
 
     def __init__(self, costs: Iterable[RungCost] = ()) -> None:
+        # Of a query token in a step of prompts alone: more than one more token costs beside rows.
+        self._most_token_s = UsualSeconds()
         seconds: defaultdict[int, dict[int, float]] = defaultdict(dict)
         for cost in costs:
             seconds[cost.rows][cost.drafts] = cost.seconds
@@ -37,9 +38,6 @@ class RungPrices:
             for rows, found in seconds.items()
             if len(found) > 1
         }
-        self._token_s = UsualSeconds()  # of a prompt token beside rows
-        # Of a query token in a step of prompts alone: more than one more token costs beside rows.
-        self._most_token_s = UsualSeconds()
 
     @property
     def are_measured(self) -> bool:
@@ -49,22 +47,12 @@ class RungPrices:
     @property
     def query_token_s(self) -> float:
         """Seconds of one more query token, by those of prompts; 0 where nothing is known."""
-        token_s = self._token_s if self._token_s.is_known else self._most_token_s
-        return token_s.usual if token_s.is_known else 0.0
+        return self._most_token_s.usual if self._most_token_s.is_known else 0.0
 
     def note_prompts(self, seconds: float, *, num_prompt: int) -> None:
         """A step of prompts alone took so long."""
         if num_prompt >= _LEAST_READ:
             self._most_token_s.note(seconds / num_prompt)
-
-    def note_beside(self, seconds: float, *, plain_s: float, num_prompt: int) -> None:
-        """A step of prompts beside rows that take `plain_s` without them."""
-        if num_prompt >= _LEAST_PROMPT:
-            self._token_s.note(max(seconds - plain_s, 0.0) / num_prompt)
-
-    def more_prompt_s(self, num_tokens: float) -> float:
-        """Seconds of so many more prompt tokens beside rows; 0 where nothing is known."""
-        return self._token_s.usual * num_tokens if self._token_s.is_known else 0.0
 
     def drafts_s(self, num_rows: float, drafts: int, *, plain_s: float) -> float:
         """Seconds that so many drafts of each row add to a plain step; 0: nothing is known."""
@@ -113,8 +101,30 @@ class RungPrices:
         if not self._ratios:
             return max(free, default=0)
         good = [rung for rung in free if self.are_promising(ladder[rung], num_rows)]
-        times = {rung: self.times_plain(num_rows, ladder[rung].drafts) for rung in good}
-        return max((rung for rung in good if times[rung] <= _CHEAP), default=min(good, default=0))
+        cheap = (rung for rung in good if self.is_cheap(ladder[rung], num_rows))
+        return max(cheap, default=min(good, default=0))
+
+    def is_cheap(self, rung: Rung, num_rows: int) -> bool:
+        """Whether a rung costs little more than plain decoding."""
+        return self.times_plain(num_rows, rung.drafts) <= _CHEAP
+
+    def choose_best(
+        self,
+        ladder: Sequence[Rung],
+        gains: Mapping[int, float],
+        num_rows: int,
+        *,
+        least_gain: float,
+    ) -> int:
+        """The rung that emits most in the time of a plain step, by what rounds emit; or plain
+        decoding, unless another one gains more than this.
+        """
+        rates = {
+            rung: gain / self.times_plain(num_rows, ladder[rung].drafts)
+            for rung, gain in gains.items()
+        }
+        best = max(rates, key=rates.__getitem__)
+        return best if rates[best] > least_gain else 0
 
     def are_promising(self, rung: Rung, num_rows: int) -> bool:
         """Whether the drafts of a rung pay well if they are accepted as often as usual."""

@@ -63,6 +63,11 @@ class Rung:
         return 1 + self.drafts
 
     @property
+    def is_shared(self) -> bool:
+        """Whether rows grow larger trees than are verified: the best drafts of all rows are."""
+        return self.nodes < self.tree.nodes
+
+    @property
     def most_emitted(self) -> int:
         """Tokens that a round can emit on average."""
         return 1 + min(self.tree.steps, self.drafts)
@@ -89,9 +94,10 @@ PLAIN_RUNG = whole_rung(PLAIN)
 def ladder_of(budget: Budget, *, is_shared: bool) -> tuple[Rung, ...]:
     """What adaptive drafting chooses from: plain decoding, parts of the budget, all of it.
 
-    Where rows can share drafts, half of the drafts go to the best nodes of trees that are half as
-    large again, and not to every row alike. Growing still larger trees costs more draft steps than
-    it gains, and a quarter of the drafts is too little to pay for any.
+    Where rows can share drafts, half of the drafts may also go to the best nodes of trees that are
+    half as large again, and not to every row alike. That takes more draft steps, so it pays where
+    texts differ or verifying is dear. Growing still larger trees costs more draft steps than it
+    gains, and a quarter of the drafts is too little to pay for any.
     """
     rungs = {PLAIN_RUNG: None}
     for share in _SHARES:
@@ -100,6 +106,7 @@ def ladder_of(budget: Budget, *, is_shared: bool) -> tuple[Rung, ...]:
             topk=budget.topk,
             nodes=max(2, 1 + round((budget.nodes - 1) * share)),
         ).within(budget)
-        is_larger = is_shared and share == _SHARED
-        rungs[_shared_rung(part, budget) if is_larger else whole_rung(part)] = None
+        rungs[whole_rung(part)] = None
+        if is_shared and share == _SHARED:
+            rungs[_shared_rung(part, budget)] = None
     return tuple(rungs)

@@ -11,20 +11,12 @@ from outrider.wire.draft_budget import PLAIN, Budget
 CHAIN = Budget(steps=5, topk=1, nodes=6)
 
 
-def sized(adaptation, *, seconds, num_prompt=0):
+def sized(adaptation, *, seconds):
     """A batch of 4 rows, with the seconds of some rungs."""
-    size = BatchSize(len(adaptation.ladder), chosen=0, first_trial=0)
+    size = BatchSize(len(adaptation.ladder), num_rows=4, chosen=0, first_trial=0)
     for rung, each in seconds.items():
-        size.note(rung, each, num_rows=4, num_prompt=num_prompt)
+        size.note(rung, each, num_rows=4, num_prompt=0)
     return size
-
-
-def test_a_prompt_token_costs_what_a_draft_token_costs():
-    adaptation = Adaptation(CHAIN)
-    last = len(adaptation.ladder) - 1
-    size = sized(adaptation, seconds={0: 1.0, last: 2.0}, num_prompt=6)
-    # 4 rows of 5 drafts took 1.0 s more: 0.05 s for each token.
-    assert adaptation._net(size, 2.0) == pytest.approx(2.0 - 6 * 0.05)
 
 
 def test_a_budget_that_was_not_measured_lies_on_the_line_through_those_that_were():
@@ -66,8 +58,8 @@ def test_the_usual_seconds_are_the_lower_quartile_of_the_last_steps():
 def test_a_budget_that_was_measured_promises_what_it_gained_and_one_more_round():
     adaptation = Adaptation(CHAIN)
     last = len(adaptation.ladder) - 1
-    adaptation._gains[last].note(2.0, 8)
-    assert adaptation._most_gain(last) == pytest.approx(2.0 + 1 / 8)
+    adaptation._gains.note(last, 2.0, num_rows=8)
+    assert adaptation._gains.most(last) == pytest.approx(2.0 + 1 / 8)
 
 
 def test_a_trial_leaves_out_steps_that_are_much_slower_than_the_chosen_budget():
@@ -75,5 +67,5 @@ def test_a_trial_leaves_out_steps_that_are_much_slower_than_the_chosen_budget():
     last = len(adaptation.ladder) - 1
     size = sized(adaptation, seconds={last: 0.5})
     size.chosen, size.num_steps = last, 1000
-    adaptation._try_another(size, 0.0)  # plain decoding, whose steps are not longer
+    adaptation._try_another(size)  # plain decoding, whose steps are not longer
     assert (size.trial.rung, size.trial.most_s) == (0, pytest.approx(IMPOSSIBLE * 0.5))

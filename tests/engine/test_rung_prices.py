@@ -6,7 +6,6 @@ import pytest
 from support.hiccups import Adversary, Machine, dummy_costs, simulate
 
 from outrider.engine.adaptive_drafting import Adaptation
-from outrider.engine.draft_trials import BatchSize
 from outrider.engine.rung_prices import RungPrices
 from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
 from outrider.wire.runner_facts import RungCost
@@ -107,12 +106,3 @@ def test_a_small_batch_begins_plainly_where_all_drafts_are_dear():
     machine = Machine(rows=1, seconds=lambda width: float(width), accept_rate=0.8)
     run = undisturbed(machine, num_steps=4, costs=dummy_costs(machine, LADDER))
     assert run.budgets == [PLAIN] * 4
-
-
-def test_a_size_that_follows_another_does_not_begin_anew():
-    size = BatchSize(3, chosen=0, first_trial=0.0, is_undecided=True)
-    size.follow(2)
-    assert (size.chosen, size.is_undecided) == (2, False)
-    size.adopt(0)
-    size.follow(2)
-    assert size.chosen == 0

@@ -1,0 +1,110 @@
+"""What each rung of a ladder should emit and take, for a number of rows."""
+
+import math
+from collections.abc import Sequence
+
+from outrider.engine.beside_prompts import RungValue
+from outrider.engine.cost_curve import CostCurve
+from outrider.engine.draft_trials import BatchSize
+from outrider.engine.rung_gains import RungGains
+from outrider.engine.rung_prices import RungPrices
+from outrider.wire.draft_budget import FEWEST_SHARING, Rung
+
+LEAST_GAIN = 1.03  # a smaller gain is not worth new shapes
+_FREE_TOKENS = 8  # query tokens that a step reads at about the price of one, on most machines
+_WORTH_STARTING = 1.5  # gain from which a small batch begins with drafts
+_SHARING_HOPE = 1.1  # what sharing may gain if texts differ, before it is tried
+
+
+class RungEstimates:
+    """Reads what was measured: seconds by number of rows, the cost curve, dummy runs, gains."""
+
+    def __init__(
+        self, ladder: Sequence[Rung], prices: RungPrices, curve: CostCurve, gains: RungGains
+    ) -> None:
+        self._ladder, self._prices = ladder, prices
+        self._curve, self._gains = curve, gains
+
+    def open_rungs(self, num_rows: int) -> list[int]:
+        """Those that so many rows can use: few rows do not share drafts."""
+        is_few = num_rows < FEWEST_SHARING
+        return [rung for rung, each in enumerate(self._ladder) if not (is_few and each.is_shared)]
+
+    def first_rung(self, num_rows: int) -> int:
+        """The rung of rows about which nothing is known: by dummy runs and what rounds emitted for
+        other rows, else drafts that should be free, or none.
+        """
+        rungs = self.open_rungs(num_rows)[1:]
+        if self._gains.are_known and self._prices.are_measured:
+            gains = {rung: self._gains.usual(0, rung) for rung in rungs}
+            return self._prices.choose_best(self._ladder, gains, num_rows, least_gain=LEAST_GAIN)
+        free = [
+            rung
+            for rung in rungs
+            if num_rows * self._ladder[rung].nodes <= _FREE_TOKENS
+            and self._gains.most(rung) > _WORTH_STARTING
+        ]
+        return self._prices.choose_first(self._ladder, free, num_rows)
+
+    def values(
+        self, size: BatchSize, rungs: Sequence[int], *, is_hopeful: bool = False
+    ) -> list[RungValue]:
+        """What these rungs up to the chosen one emit and take, plain decoding first."""
+        values = [RungValue(rung=0, nodes=1, emitted=1.0, seconds=self.expected_s(size, 0))]
+        for rung in rungs:
+            if rung > size.chosen and not is_hopeful:
+                break
+            gain = self._gains.most(rung) if is_hopeful else self._gains.usual(size.chosen, rung)
+            values.append(
+                RungValue(
+                    rung=rung,
+                    nodes=self._ladder[rung].nodes,
+                    emitted=gain,
+                    seconds=self.expected_s(size, rung),
+                )
+            )
+        return values
+
+    def promise(self, size: BatchSize, rung: int) -> float:
+        """The most that a rung can gain over the chosen one, as far as is known."""
+        if self.is_other_form(size, rung):
+            return _SHARING_HOPE
+        seconds = self.expected_s(size, rung)
+        if not seconds:
+            return math.inf
+        gains, is_below = self._gains, rung < size.chosen
+        gain = gains.usual(size.chosen, rung) if is_below else gains.most(rung, size.chosen)
+        return gain / seconds / self.chosen_rate(size)
+
+    def expected_s(self, size: BatchSize, rung: int) -> float:
+        """Seconds of a rung without prompts, measured or estimated; 0 where nothing is known."""
+        seconds = self._prices.expected_s(size, self._ladder, rung)
+        if seconds:
+            return seconds
+        # Rows of this number have not run.
+        rows, drafts = size.num_rows, self._ladder[rung].drafts
+        if self._prices.are_measured:
+            return self._curve.seconds(rows) * self._prices.times_plain(rows, drafts)
+        return self._curve.seconds(rows * (1 + drafts))
+
+    def rate(self, size: BatchSize, rung: int, seconds: float) -> float:
+        """Tokens per second and row."""
+        return self._gains.usual(size.chosen, rung) / seconds
+
+    def chosen_rate(self, size: BatchSize) -> float:
+        return self.rate(size, size.chosen, size.costs[size.chosen].usual)
+
+    def drafts_s(self, num_rows: float, rung: int, plain_s: float) -> float:
+        """Seconds that the drafts of a rung should add to a plain step."""
+        return self._prices.drafts_s(num_rows, self._ladder[rung].drafts, plain_s=plain_s)
+
+    def is_dear(self, size: BatchSize, rung: int) -> bool:
+        """Whether drafts of a rung cost more than the first ones of a text may: the smallest rung
+        shows how often drafts are accepted.
+        """
+        prices = self._prices
+        return prices.are_measured and not prices.is_cheap(self._ladder[rung], size.num_rows)
+
+    def is_other_form(self, size: BatchSize, rung: int) -> bool:
+        """Whether a rung differs from the chosen one only in how rows share their drafts."""
+        return rung != size.chosen and self._ladder[rung].drafts == self._ladder[size.chosen].drafts
