@@ -12,15 +12,18 @@ from support.router import answers_of
 def test_vllms_parameters_lead_from_one_server_to_the_other(servers):
     prefill, decode, single, _ = servers
     sampling = {"temperature": 0.7, "seed": 7, "max_tokens": 16}
+    greedy = {"model": "tiny", "temperature": 0.0, "max_tokens": 16}
     for path, body in (
         ("/v1/completions", BODY),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": TEXT}], **sampling}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": f"message: {TEXT}"}], **greedy}),
         ("/v1/responses", {"input": f"responses: {TEXT}", **sampling}),
         ("/generate", {"text": f"generate: {TEXT}", "sampling_params": sampling}),
     ):
         right = answers_of(single.post(path, body))
         before = decode.invariants["transfers"]["total_done"]
-        asked = {**body, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+        shared = {"kv_transfer_params": {"do_remote_decode": True}}
+        asked = {**body, "max_tokens": 1, "min_tokens": 1, **shared}
         first = prefill.post(path, asked)
         assert first.status_code == 200, first.text
         params = first.json()["kv_transfer_params"]

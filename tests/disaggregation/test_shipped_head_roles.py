@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from support.role_servers import KEY, USUAL_BACKEND, assert_clean, free_port
+from support.role_servers import KEY, USUAL_BACKEND, arrived, assert_clean, free_port
 from support.router import RouterProcess, apart, single
 from support.served import ServerProcess
 
@@ -21,6 +21,7 @@ BODY = {
     "temperature": 0.0,
     "seed": 11,
 }
+TOKEN_BYTES = 2 * 30 * 3 * 64 * 2  # at least: keys and values, layers, heads, channels, bfloat16
 SETTINGS = {
     "greedy": {},
     "sampled": {"temperature": 0.8, "logprobs": True, "top_logprobs": 3},
@@ -68,12 +69,14 @@ def running_vllm_router(roles, tmp_path_factory):
 def test_tokens_and_rounds_are_those_of_one_server(roles, router, name):
     prefill, decode, one, _ = roles
     body = {**BODY, **SETTINGS[name], "cache_salt": name}  # each computes its prompt
+    before = arrived(decode)
     answer, alone = (each.post("/v1/chat/completions", body) for each in (router, one))
     assert answer.status_code == 200, answer.text
     answers = [each.json(parse_float=single) for each in (answer, alone)]
-    usages = [each["usage"]["prompt_tokens_details"] for each in answers]
-    assert usages[0]["cached_tokens"] > 150
-    assert usages[1]["cached_tokens"] == 0
+    done, num_bytes = (now - then for now, then in zip(arrived(decode), before, strict=True))
+    assert done == 1
+    assert num_bytes > 150 * TOKEN_BYTES
+    assert answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     (routed,), (right,) = (each["choices"] for each in answers)
     assert routed == right
     assert any(len(each["path"]) > 1 for each in right["rounds"]), "no draft was accepted"

@@ -22,6 +22,16 @@ def free_port():
         return found.getsockname()[1]
 
 
+def arrived(decode):
+    """How many prompts came to a decode server, and their bytes.
+
+    `cached_tokens` of an answer does not tell: vllm-router 0.1.17 puts the prefill server's there.
+    """
+    counts = decode.invariants["transfers"]
+    assert counts["total_failed"] == 0
+    return counts["total_done"], counts["total_bytes"]
+
+
 def assert_clean(*servers):
     for server in servers:
         assert not server.wait_until_idle()["has_leak"]

@@ -86,7 +86,16 @@ def answers_of(response):
     if "meta_info" in found:
         scores = {key: value for key, value in found["meta_info"].items() if "logprobs" in key}
         return [{"text": found["text"], "output_ids": found["output_ids"], **scores}]
+    if found.get("type") == "message":
+        return [found["content"]]
     return found.get("choices") or [each["content"] for each in found["output"]]
+
+
+def prompt_length(response):
+    """How many tokens the prompt had, in the form of any route."""
+    found = response.json()
+    counts = found["meta_info"] if "meta_info" in found else found["usage"]
+    return counts["prompt_tokens"] if "prompt_tokens" in counts else counts["input_tokens"]
 
 
 def whole_text(response):
@@ -97,6 +106,8 @@ def whole_text(response):
         return events[-1]["text"]
     if "response" in events[-1]:
         return "".join(each["delta"] for each in events if each["type"].endswith("text.delta"))
+    if events[0].get("type") == "message_start":
+        return "".join(each.get("delta", {}).get("text", "") for each in events)
     choices = [choice for each in events for choice in each["choices"]]
     choices.sort(key=lambda choice: choice["index"])
     return "".join(each.get("text", each.get("delta", {}).get("content")) or "" for each in choices)

@@ -190,7 +190,7 @@ class ChatAnswer(BaseModel):
     created: int
     model: str
     choices: list[ChatChoice]
-    usage: UsageFields
+    usage: UsageFields | None  # null if a prefill server has not read the prompt
     metrics: AnswerMetrics | None = None  # when requested
     kv_transfer_params: dict[str, Any] | None = None  # of a prefill server
     prompt_logprobs: PromptReport | None = None  # when requested

@@ -11,6 +11,7 @@ from outrider.server.protocol.image_parts import base64_part, image_part, mixed_
 from outrider.server.protocol.neutral_fields import RequestBody
 from outrider.server.protocol.sampling_fields import MAX_STOPS, StopString
 from outrider.server.protocol.tools import MAX_TOOLS, Name
+from outrider.server.protocol.transfer_fields import TransferFields
 
 Json = dict[str, Any]
 Blocks = Annotated[list[Json], Field(fail_fast=True)]
@@ -83,7 +84,7 @@ class MessagesTurn(BaseModel):
         return [*results, *([turn] if others or calls or not results else [])]
 
 
-class MessagesRequest(RequestBody):
+class MessagesRequest(TransferFields):
     """Anthropic's fields."""
 
     model: str
@@ -119,6 +120,7 @@ class MessagesRequest(RequestBody):
             "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
             "thinking_token_budget": thinking.budget_tokens if thinking else None,
             "learn": self.learn,
+            **self.model_dump(include=set(TransferFields.model_fields)),
         }
         return chat_of(fields)
 

@@ -186,6 +186,8 @@ class GenerateRequest(TransferFields):
             "cache_salt": self.cache_salt or self.extra_key,
             "learn": self.learn,
         }
+        if self.is_decoded_elsewhere:  # routers set `max_tokens` to 1, and leave this as it is
+            given["min_tokens"] = 0
         values = {name: v for name, v in (own | given | report).items() if v is not None}
         return override(_DEFAULTS, {**defaults, **values})
 

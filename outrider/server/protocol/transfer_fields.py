@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from outrider.config.engine_config import WHOLE_REQUESTS, DisaggregationConfig
 from outrider.errors import RequestError
@@ -18,6 +18,7 @@ from outrider.frontend.call_cost import PromptRequest
 from outrider.frontend.prompts import TokenPrompt
 from outrider.server.http_errors import unsupported
 from outrider.server.protocol.neutral_fields import RequestBody
+from outrider.server.protocol.usage_fields import UsageFields, usage_of
 from outrider.server.request_handle import RequestHandle
 from outrider.wire.transfer_order import MAX_ROOM_CHARS, NO_TRANSFER, TransferOrder
 
@@ -37,6 +38,23 @@ class TransferFields(RequestBody):
     bootstrap_port: Port | Rooms[Port | None] | None = None
     bootstrap_room: int | Rooms[int] | None = None
     kv_transfer_params: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_min_tokens(cls, body: Any) -> Any:
+        """The minimum of an answer is for the server that decodes it.
+
+        vLLM's routers ask the prefill server for one token. Some add a minimum of one, on routes
+        that have no such field too; others leave the client's, which one token would contradict.
+        """
+        if not isinstance(body, dict) or not _is_decoded_elsewhere(body.get("kv_transfer_params")):
+            return body
+        return {name: value for name, value in body.items() if name != "min_tokens"}
+
+    @property
+    def is_decoded_elsewhere(self) -> bool:
+        """Whether one of vLLM's routers asks for the prefill alone."""
+        return _is_decoded_elsewhere(self.kv_transfer_params)
 
     @property
     def is_split(self) -> bool:
@@ -76,6 +94,10 @@ class TransferFields(RequestBody):
         if not params.get("do_remote_prefill"):
             return [NO_TRANSFER] * num_prompts
         return [_fetch(params, place) for place in range(num_prompts)]
+
+
+def _is_decoded_elsewhere(params: Any) -> bool:
+    return isinstance(params, dict) and bool(params.get("do_remote_decode"))
 
 
 def _decoded_part(request: PromptRequest, order: TransferOrder) -> PromptRequest:
@@ -145,9 +167,11 @@ def _fetch(params: dict[str, Any], place: int) -> TransferOrder:
 
 def offered_params(body: TransferFields, handle: RequestHandle) -> dict[str, Any]:
     """What a prefill server answers besides the usual fields, for vLLM's routers."""
-    order = handle.requests[0].prepared.transfer
-    if order.kind != "offer" or not body.kv_transfer_params:
+    orders = [request.prepared.transfer for request in handle.requests]
+    offers = [order for order in orders if order.kind == "offer"]
+    if not offers or not body.kv_transfer_params:
         return {}
+    order = offers[0]  # all have its address and its name but for the place of their prompt
     params = {
         "do_remote_prefill": True,
         "do_remote_decode": False,
@@ -159,3 +183,14 @@ def offered_params(body: TransferFields, handle: RequestHandle) -> dict[str, Any
         "tp_size": 1,
     }
     return {"kv_transfer_params": params}
+
+
+def has_read_prompts(body: TransferFields, handle: RequestHandle) -> bool:
+    """Whether this server has read the prompts, or answers in place of the one that decodes."""
+    kinds = {request.prepared.transfer.kind for request in handle.requests}
+    return "none" not in kinds or not body.is_decoded_elsewhere
+
+
+def usage_to_tell(body: TransferFields, handle: RequestHandle) -> UsageFields | None:
+    """The usage, or nothing: vllm-router replaces the prompt's counts by those told here."""
+    return usage_of(handle.requests) if has_read_prompts(body, handle) else None

@@ -30,8 +30,7 @@ from outrider.server.protocol.logprobs_protocol import LogprobWriter, prompt_rep
 from outrider.server.protocol.round_traces import RoundWriter
 from outrider.server.protocol.tool_call_parser import AnswerDelta, AnswerReader, read_whole
 from outrider.server.protocol.tools import call_delta, new_call
-from outrider.server.protocol.transfer_fields import offered_params
-from outrider.server.protocol.usage_fields import usage_of
+from outrider.server.protocol.transfer_fields import offered_params, usage_to_tell
 from outrider.server.request_handle import ChoiceDelta, RequestHandle
 from outrider.server.response_bytes import event, json_response, set_only
 from outrider.server.routes.stream_events import (
@@ -107,7 +106,7 @@ class ChatWriter:
             created=self._envelope.created,
             model=self._envelope.model,
             choices=[self._choice(request, index) for index in range(len(request.outputs))],
-            usage=usage_of(handle.requests),
+            usage=usage_to_tell(self._body, handle),
             **requested_metrics(self._body, handle),
             **offered_params(self._body, handle),
             **self._prompt(request),

@@ -23,8 +23,7 @@ from outrider.server.protocol.logprobs_protocol import (
     LogprobWriter,
     prompt_report,
 )
-from outrider.server.protocol.transfer_fields import offered_params
-from outrider.server.protocol.usage_fields import usage_of
+from outrider.server.protocol.transfer_fields import offered_params, usage_to_tell
 from outrider.server.request_handle import ChoiceDelta, RequestHandle
 from outrider.server.response_bytes import event, json_response, set_only
 from outrider.server.routes.stream_events import (
@@ -88,7 +87,7 @@ class CompletionWriter:
         outputs = [(request, index) for request in handle.requests for index in self._sent(request)]
         return self._answer(
             [self._choice(choice, *output) for choice, output in enumerate(outputs)],
-            usage=usage_of(handle.requests),
+            usage=usage_to_tell(self._body, handle),
             **requested_metrics(self._body, handle),
             **offered_params(self._body, handle),
         )

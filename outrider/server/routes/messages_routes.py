@@ -19,6 +19,7 @@ from outrider.server.protocol.chat_protocol import ChatRequest
 from outrider.server.protocol.message_blocks import BlockWriter, Event, Json, message, stop_fields
 from outrider.server.protocol.messages_protocol import CountRequest, MessagesRequest
 from outrider.server.protocol.tool_call_parser import AnswerReader, read_whole
+from outrider.server.protocol.transfer_fields import offered_params
 from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import named_event
 from outrider.server.routes.chat_routes import read_request
@@ -35,7 +36,9 @@ def messages_routes(async_engine: AsyncEngine, model: ServedModel) -> APIRouter:
         chat.check()
         chat, admit = served.fill(chat), memory_of(request).admit
         prepared = await async_engine.prepare(
-            lambda: read_request(async_engine.frontend, chat, served.parsers),
+            lambda: chat.split(
+                async_engine.rules.role, read_request(async_engine.frontend, chat, served.parsers)
+            ),
             admit,
             served.find_adapter,
         )
@@ -76,7 +79,8 @@ class MessageWriter:
         for _ in (*blocks.add(read_whole(reader, request.outputs[0].text)), *blocks.end()):
             pass  # the events are for streams
         stop = stop_fields(request, has_calls=reader.has_calls)
-        return message(self._envelope, request, blocks.written(), stop)
+        answer = message(self._envelope, request, blocks.written(), stop)
+        return answer | offered_params(self._body, handle)
 
     async def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
         """The events: the message, its blocks with their deltas, the end."""

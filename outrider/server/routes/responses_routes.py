@@ -29,7 +29,7 @@ from outrider.server.protocol.response_items import (
 )
 from outrider.server.protocol.responses_protocol import ResponsesRequest
 from outrider.server.protocol.tool_call_parser import AnswerDelta, AnswerReader, read_whole
-from outrider.server.protocol.transfer_fields import offered_params
+from outrider.server.protocol.transfer_fields import has_read_prompts, offered_params
 from outrider.server.request_handle import RequestHandle
 from outrider.server.response_bytes import named_event
 from outrider.wire.step_result import TokenLogprobs
@@ -96,6 +96,8 @@ class ResponseWriter:
         for _ in (*items.add(answer, logprobs), *items.end(status_of(request))):
             pass  # the events are for streams
         response = self._response(request, status_of(request), items)
+        if not has_read_prompts(self._body, handle):
+            response["usage"] = None
         return response | offered_params(self._body, handle)
 
     async def stream(self, handle: RequestHandle) -> AsyncIterator[bytes]:
