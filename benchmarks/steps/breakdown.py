@@ -27,7 +27,8 @@ _CLASSES = (
             re.I,
         ),
     ),
-    ("whole layers", re.compile(r"run_layers|catch_up_rows")),  # a compiled region of a CPU
+    # Compiled regions of a CPU, which a profiler sees as one operation: products and attention.
+    ("whole layers", re.compile(r"run_layers|run_head|catch_up_rows")),
     ("copies", re.compile(r"memcpy|memset|copy", re.I)),
 )
 _REST = "small kernels"

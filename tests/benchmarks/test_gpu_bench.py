@@ -28,6 +28,14 @@ from benchmarks.steps.step_floors import (
 )
 from benchmarks.steps.vllm_numbers import MeasuredModel, drafting_step, plain_step
 from outrider.bench.offline.v4_bytes import v4_cache_bytes, v4_held_bytes, v4_step_bytes
+from outrider.ops.compiled.attend_keys import attend_rows
+from outrider.ops.compiled.catch_up_region import catch_up_rows
+from outrider.ops.compiled.dense_product import dense_product
+from outrider.ops.compiled.head_region import run_head
+from outrider.ops.compiled.kernel_cache import name_of
+from outrider.ops.compiled.layer_region import run_layers
+from outrider.ops.compiled.norm_rows import norm_rows
+from outrider.ops.compiled.tile_product import gated_product, projected_heads, tile_product
 from outrider.runtime.build_runner import MAX_CHUNKS
 from outrider.wire.draft_budget import Budget
 
@@ -193,8 +201,13 @@ def test_breakdown_and_cold_start_come_with_the_series(tmp_path):
     (series,) = found["series"]
     (breakdown,) = series["breakdowns"]
     shares = {share["name"]: share for share in breakdown["classes"]}
-    assert shares["GEMM"]["runs"] == 4 * 4 + 1  # qkv, o, gate and up, down in 4 layers; the head
-    assert shares["attention"]["step_s"] > 0
+    # The 4 layers are one compiled region, with their products and attention. GEMM is the head.
+    assert {name: shares[name]["runs"] for name in ("whole layers", "GEMM", "attention")} == {
+        "whole layers": 1,
+        "GEMM": 1,
+        "attention": 0,
+    }
+    assert shares["whole layers"]["step_s"] > 0
     assert 0 <= breakdown["gap_s"] < breakdown["span_s"]
     (cold,) = series["cold_starts"]
     assert 0 < cold["assembled_s"] < cold["first_token_s"] < cold["second_token_s"]
@@ -406,6 +419,24 @@ def test_kernels_that_overlap_are_busy_once_and_gaps_are_the_rest_of_the_span():
 )
 def test_kernels_are_classed_by_name(name, kind):
     assert class_of(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (run_layers, "whole layers"),
+        (run_head, "whole layers"),
+        (catch_up_rows, "whole layers"),
+        (dense_product, "GEMM"),
+        (tile_product, "GEMM"),
+        (gated_product, "GEMM"),
+        (projected_heads, "GEMM"),
+        (attend_rows, "attention"),
+        (norm_rows, "small kernels"),
+    ],
+)
+def test_compiled_functions_of_a_cpu_are_classed_by_what_they_compute(function, kind):
+    assert class_of(name_of(int(function.address))) == kind
 
 
 def test_dummy_weights_keep_states_finite_and_are_equal_on_every_call():
