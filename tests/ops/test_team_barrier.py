@@ -73,9 +73,21 @@ def come_late(pointer: int) -> None:
     wait_for_team()
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_a_late_thread_is_the_lag_of_its_team(threads):
+def late_call(threads):
+    """The lag of a team whose last thread comes late, and the ticks that its call took."""
     before, began = total_lag(), read_ticks()
     parallel(come_late.address, ctypes.addressof(ctypes.c_int64(3_000_000)), threads, 0)
     took = read_ticks() - began
-    assert took / 2 * (threads > 1) <= total_lag() - before < took
+    return total_lag() - before, took
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_a_late_thread_is_the_lag_of_its_team(threads):
+    """The first thread may come late, too, where another process has its core for a while."""
+    calls = [late_call(threads) for _ in range(10)]
+    assert all(lag < took for lag, took in calls)
+    assert max(lag / took for lag, took in calls) > 0.5
+
+
+def test_one_thread_waits_for_no_other():
+    assert late_call(1)[0] == 0
