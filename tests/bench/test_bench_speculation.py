@@ -35,6 +35,19 @@ def test_every_drafter_is_measured_on_every_kind_beside_plain_decoding(
     assert twin["draft_s"] > 0 < by_name[ALL, "ngram"]["draft_s"]
 
 
+def test_no_repetition_drafts_from_the_answer_of_another_one(tiny_folder, tmp_path):
+    """Nor from the warm-up: the lookup of finished answers would find the whole answer."""
+    found = []
+    for repetitions in ("1", "3"):
+        target = tmp_path / f"{repetitions}.json"
+        command = ["bench", "speculation", "--model", str(tiny_folder), "--limit", "1"]
+        command += ["--draft", "suffix", "--max-tokens", "40", "--repeat", repetitions]
+        assert run([*command, "--json", str(target)]) == 0
+        results = json.loads(target.read_text())["results"]
+        found.append([each["kept_rates"] for each in results if each["drafter"] == "suffix"])
+    assert found[0] == found[1]
+
+
 def test_a_bad_size_is_refused_before_the_model_is_loaded(capsys):
     assert run(["bench", "speculation", "--nodes", "65"]) == 1
     assert "change --nodes" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Answers each prompt with every drafter before the next prompt, so that noise hits all alike."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,8 +60,13 @@ class DrafterEngine:
         self._clock = DraftClock()
         self._engine = _timed_engine(target, draft, self._clock)
 
-    def answer(self, question: SpeculationQuestion, sampling: AnswerRules) -> SpeculationRun:
-        """Run one request; the clock starts at its first token."""
+    def answer(
+        self, question: SpeculationQuestion, sampling: AnswerRules, *, salt: str
+    ) -> SpeculationRun:
+        """Run one request; the clock starts at its first token.
+
+        It drafts from answers that ended with the same salt.
+        """
         self._engine.add(
             Submission(
                 request_id="",
@@ -68,6 +74,7 @@ class DrafterEngine:
                 sampling=sampling.sampling,
                 limits=sampling.limits,
                 budget=UNBOUNDED,
+                cache_salt=salt,
             )
         )
         tokens, progress, start = self._first_token()
@@ -104,16 +111,17 @@ def compare(
 ) -> Iterator[SpeculationRun]:
     """Every question answered by every engine, after a warm-up that does not count.
 
-    Of the repetitions the fastest counts: disturbances only make a run slower.
+    Of the repetitions the fastest counts: disturbances only make a run slower. None of them reads
+    what another one, or the warm-up, answered to the same question.
     """
     for engine in engines:
         note(f"{engine.name}, warming up")
-        engine.answer(questions[0], sampling)
+        engine.answer(questions[0], sampling, salt="warm-up")
     for question in questions:
         runs: dict[str, list[SpeculationRun]] = {engine.name: [] for engine in engines}
-        for engine in [*engines] * repetitions:
+        for repetition, engine in itertools.product(range(repetitions), engines):
             note(f"{engine.name}, {question.kind}")
-            runs[engine.name].append(engine.answer(question, sampling))
+            runs[engine.name].append(engine.answer(question, sampling, salt=str(repetition)))
         yield from (min(each, key=lambda run: run.cost.total_s) for each in runs.values())
 
 
