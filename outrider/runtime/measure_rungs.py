@@ -45,7 +45,8 @@ def _sizes(
     rows = 1
     while rows <= most_rows:
         size = buckets.rows.up(rows)
-        drafted = sorted(set(rungs(size)) - {PLAIN_RUNG}, key=lambda rung: rung.drafts)
+        alike = {rung for rung in rungs(size) if not rung.is_shared}
+        drafted = sorted(alike - {PLAIN_RUNG}, key=lambda rung: rung.drafts)
         yield size, tuple(dict.fromkeys((PLAIN_RUNG, *drafted[:1], *drafted[-1:])))
         rows = 2 * size
 

@@ -11,8 +11,8 @@ from outrider.distributed.rank_group import ONE_RANK, OneRank
 from outrider.models.decoder_loader import load_decoder
 from outrider.runtime.build_runner import assemble_runner
 from outrider.runtime.draft_rungs import rungs_of
-from outrider.runtime.measure_rungs import measure_rungs
-from outrider.wire.draft_budget import Budget
+from outrider.runtime.measure_rungs import _sizes, measure_rungs
+from outrider.wire.draft_budget import Budget, ladder_of
 
 TREE = Budget(steps=4, topk=2, nodes=8)
 SHAPE = Shape(max_rows=5)
@@ -37,6 +37,14 @@ def test_adaptive_drafting_knows_what_drafts_cost_before_the_first_request(model
     sizes = [(cost.rows, cost.drafts) for cost in facts.draft.costs]
     assert sizes == [(rows, drafts) for rows in (1, 2, 4) for drafts in (0, 2, 7)]
     assert all(cost.seconds > 0 for cost in facts.draft.costs)
+
+
+def test_forms_that_share_drafts_are_not_measured():
+    """Costs are told apart by drafts alone, and a form that shares has a draft step more."""
+    ladder = ladder_of(Budget(steps=2, nodes=3), is_shared=True)
+    assert [(rung.drafts, rung.is_shared) for rung in ladder[1:3]] == [(1, False), (1, True)]
+    sizes = dict(_sizes(buckets_of(SHAPE), lambda _: ladder, most_rows=4))
+    assert sizes == {rows: (ladder[0], ladder[1], ladder[3]) for rows in (1, 2, 4)}
 
 
 def test_nothing_is_measured_for_drafts_of_a_fixed_size(models):
