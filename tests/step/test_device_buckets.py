@@ -175,7 +175,7 @@ def test_warm_up_visits_every_number_of_rows_the_largest_first_plain_and_draftin
 
 @pytest.mark.parametrize("budget", [CHAIN, Budget(steps=5, topk=4, nodes=16)])
 def test_warm_up_captures_what_adaptive_drafting_chooses_for_any_number_of_rows(budget):
-    """Steps that share drafts are captured instead of others, so there are hardly more."""
+    """The half rung has two forms, so there are a quarter more shapes (decision 0023)."""
     buckets = replace(buckets_of(rows=40), is_ragged=True)
     chunk = ChunkShape(rows=8, tokens=512, width=512)
     largest = largest_shape(rows=40, tree=budget, chunk=chunk, pages=9, buckets=buckets)
@@ -183,11 +183,12 @@ def test_warm_up_captures_what_adaptive_drafting_chooses_for_any_number_of_rows(
         list_shapes(largest, buckets, partial(_rungs, facts_of(budget, is_ranked=is_ranked)))
         for is_ranked in (False, True)
     )
-    assert len(shapes) < 1.1 * len(alone)
+    assert len(shapes) <= 1.25 * len(alone)
     for num_rows in range(1, 41):
-        for number in range(4):
+        own = Adaptation(budget, is_shared=True)
+        for number in own._estimates.open_rungs(num_rows):
             own = Adaptation(budget, is_shared=True)
-            own._size_of(num_rows, 0).chosen = number
+            own._size_of(num_rows).chosen = number
             rung = own.choose(1, num_rows=num_rows, num_prompt=0)
             row = ScheduledDecodes(
                 rows=tuple(range(num_rows)),
