@@ -12,11 +12,16 @@ pytest.importorskip("numba")
 from numba import carray
 
 from outrider.ops.compiled.address import pointer_to
-from outrider.ops.compiled.atomic_numbers import atomic_add
+from outrider.ops.compiled.atomic_numbers import atomic_add, atomic_load
 from outrider.ops.compiled.kernel_cache import callback
 from outrider.ops.compiled.openmp import num_threads, parallel, thread_index
-from outrider.ops.compiled.team_barrier import read_ticks, total_lag, wait_for_team
-from outrider.ops.compiled.thread_team import run_team
+from outrider.ops.compiled.team_barrier import (
+    call_and_wait,
+    read_ticks,
+    total_lag,
+    wait_for_team,
+)
+from outrider.ops.compiled.thread_team import run_team, run_team_at
 
 ROUNDS, CALLS = 300, 20
 
@@ -64,25 +69,49 @@ def test_teams_of_several_callers_do_not_meet_at_a_barrier():
 
 
 @callback("void(voidptr)")
+def meet(pointer: int) -> None:
+    """Wait until two calls are here, or for a second or so."""
+    given = carray(pointer, (1,), np.int64)
+    atomic_add(given.ctypes.data, 1)
+    for _ in range(1_000_000_000):
+        if atomic_load(given.ctypes.data) == 2:
+            return
+    given[0] = -10
+
+
+def test_callers_with_one_thread_run_at_the_same_time():
+    present = torch.zeros(1, dtype=torch.int64)
+
+    def call(_):
+        torch.set_num_threads(1)  # of this caller
+        run_team_at(int(meet.address), present.data_ptr())
+
+    with torch_threads(1), ThreadPoolExecutor(2) as callers:
+        list(callers.map(call, range(2)))
+    assert present.tolist() == [2]
+
+
+@callback("void(voidptr)")
 def come_late(pointer: int) -> None:
     """The last thread takes some milliseconds."""
     given = carray(pointer, (1,), np.int64)
     if thread_index() == num_threads() - 1:
         for _ in range(given[0]):
             atomic_add(given.ctypes.data, 0)
-    wait_for_team()
 
 
 def late_call(threads):
     """The lag of a team whose last thread comes late, and the ticks that its call took."""
     before, began = total_lag(), read_ticks()
-    parallel(come_late.address, ctypes.addressof(ctypes.c_int64(3_000_000)), threads, 0)
+    late = ctypes.c_int64(3_000_000)
+    call = (ctypes.c_int64 * 2)(int(come_late.address), ctypes.addressof(late))
+    parallel(call_and_wait.address, ctypes.addressof(call), threads, 0)
     took = read_ticks() - began
     return total_lag() - before, took
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_a_late_thread_is_the_lag_of_its_team(threads):
+def test_a_late_thread_is_the_lag_of_its_team_without_a_barrier_of_its_own(threads):
     """The first thread may come late, too, where another process has its core for a while."""
     calls = [late_call(threads) for _ in range(10)]
     assert all(lag < took for lag, took in calls)

@@ -55,6 +55,24 @@ def test_one_late_step_takes_no_thread_away():
         assert set(machine.run(20, busy=0) + machine.run(1, busy=1)) == {2}
 
 
+def test_a_caller_with_fewer_threads_does_not_give_the_others_theirs_back():
+    machine = Machine(4)
+    machine.run(2000, busy=1)
+    sizes = []
+    for _ in range(1000):
+        sizes += machine.run(1, busy=1)
+        assert machine.team.choose(1, now=machine.now) == 1
+    assert sum(size != 3 for size in sizes) < 50
+
+
+def test_a_thread_is_tried_soon_after_a_short_load_that_follows_a_long_one():
+    machine = Machine(2)
+    machine.run(20_000, busy=1)
+    machine.run(5_000, busy=0)  # a quiet while
+    machine.run(50, busy=1)
+    assert 2 in machine.run(250 * MS // STEP + 1, busy=0)
+
+
 def test_fewer_threads_of_torch_make_a_smaller_team():
     machine = Machine(4)
     machine.run(1000, busy=1)

@@ -10,8 +10,9 @@ import ctypes
 from typing import Any
 
 import llvmlite.binding as llvm
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import carray, types
 from numba.extending import intrinsic
 
 from outrider.ops.compiled.atomic_numbers import atomic_add, atomic_load, atomic_store
@@ -120,6 +121,32 @@ def _wait_for_team() -> None:
 
 llvm.add_symbol("outrider_wait_for_team", _wait_for_team.address)
 wait_for_team = types.ExternalFunction("outrider_wait_for_team", _NOTHING)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _call(context: Any, function: Any, address: Any) -> Any:
+    """Call the compiled function at an address with another address."""
+    del context, function, address
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        function, given = arguments
+        kind = ir.FunctionType(ir.VoidType(), [INT64])
+        builder.call(builder.inttoptr(function, kind.as_pointer()), [given])
+        return ir.Constant(INT64, 0)
+
+    return types.int64(types.intp, types.intp), generate
+
+
+@callback("void(voidptr)")
+def call_and_wait(pointer: int) -> None:
+    """Call a function, and let a team end together: its lag at the end counts, too.
+
+    The array of integers has the function's address and that of its own array.
+    """
+    given = carray(pointer, (2,), np.int64)
+    _call(given[0], given[1])
+    wait_for_team()
 
 
 @callback(types.int64())

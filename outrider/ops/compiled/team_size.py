@@ -8,6 +8,7 @@ Times are ticks of a core's time stamp counter, which has 2 to 4 in a nanosecond
 """
 
 import logging
+import math
 
 _log = logging.getLogger(__name__)
 
@@ -25,38 +26,49 @@ class TeamSize:
     """
 
     def __init__(self) -> None:
-        self._size = 1
-        self._is_limited = False
+        self._limit: float = math.inf  # of the threads of every caller
+        self._most, self._size = 1, 1  # threads of the last caller, and of its team
         self._wait = _FIRST_WAIT
-        self._next_trial = 0
+        self._next_trial, self._limited_at = 0, 0
         self._is_trial = False
         self._work, self._lag = 0, 0
 
     def choose(self, most: int, *, now: int) -> int:
         """The number of threads for the next call, of at most that many."""
-        if not self._is_limited or self._size >= most:
-            self._size, self._is_limited = most, False
-        elif now >= self._next_trial:
-            self._size, self._is_trial = self._size + 1, True
+        if most > self._limit and now >= self._next_trial:
+            self._limit, self._is_trial = self._limit + 1, True
             self._next_trial = now + self._wait
             self._work, self._lag = 0, 0
+        self._most, self._size = most, int(min(most, self._limit))
         return self._size
 
     def note(self, ticks: int, *, lag: int, now: int) -> None:
         """Take note of the time and the lag of a call by the chosen team."""
+        if self._most < self._limit < math.inf:
+            return  # a small team says nothing about larger ones
         self._work += ticks
         self._lag += lag
         if self._lag >= _LEAST_LAG and self._lag > self._work * max(1 / self._size, _USUAL_SHARE):
             self._take_away(now)
         elif self._work >= _WINDOW:
-            if self._is_trial:
-                self._wait, self._is_trial = max(_FIRST_WAIT, self._wait // 2), False
-            self._work, self._lag = 0, 0
+            self._end_window(now)
+
+    def _end_window(self, now: int) -> None:
+        """No thread was late."""
+        self._work, self._lag = 0, 0
+        if self._is_trial:
+            self._is_trial, self._wait = False, max(_FIRST_WAIT, self._wait // 2)
+            if self._size == self._most:
+                self._limit = math.inf
+            _log.info("computing with %d threads again", self._size)
+        elif self._limit == math.inf and now - self._limited_at > _LONGEST_WAIT:
+            self._wait = _FIRST_WAIT  # what was learned is old
 
     def _take_away(self, now: int) -> None:
-        self._size -= 1
-        _log.info("other processes use the cores of some threads: computing with %d", self._size)
-        self._is_limited, self._is_trial = True, False
+        self._limit = self._size - 1
+        if not self._is_trial:
+            _log.info("other processes use cores: computing with %d threads", self._limit)
+        self._is_trial, self._limited_at = False, now
         self._next_trial = now + self._wait
         self._wait = min(_LONGEST_WAIT, 2 * self._wait)
         self._work, self._lag = 0, 0

@@ -14,9 +14,10 @@ from torch.autograd import profiler
 
 from outrider.ops.compiled.kernel_cache import name_of
 from outrider.ops.compiled.openmp import parallel
-from outrider.ops.compiled.team_barrier import read_ticks, total_lag
+from outrider.ops.compiled.team_barrier import call_and_wait, read_ticks, total_lag
 from outrider.ops.compiled.team_size import TeamSize
 
+_FEW_PRODUCTS = 1 << 18  # that one thread has added up before another one has begun
 _UNSEEN = nullcontext()
 
 _one_team = threading.Lock()  # the barrier is one for the process (`team_barrier`)
@@ -32,15 +33,25 @@ def run_team(function: int, arguments: Sequence[int]) -> "ctypes.Array[ctypes.c_
 
 def run_team_at(function: int, address: int) -> None:
     """Call the compiled function on all threads, with an array of integers at this address."""
-    with _named(function), _one_team:
-        began, lag = read_ticks(), total_lag()
-        size = _team_size.choose(torch.get_num_threads(), now=began)
-        if size == 1:
+    most = torch.get_num_threads()
+    with _named(function):
+        if most == 1:  # it waits for no other thread, so callers need not take turns
             _callable(function)(address)
             return
-        parallel(function, address, size, 0)
-        now = read_ticks()
-        _team_size.note(now - began, lag=total_lag() - lag, now=now)
+        with _one_team:
+            _run_team(function, address, most)
+
+
+def _run_team(function: int, address: int, most: int) -> None:
+    began, lag = read_ticks(), total_lag()
+    size = _team_size.choose(most, now=began)
+    if size == 1:
+        _callable(function)(address)
+        return
+    call = (ctypes.c_int64 * 2)(function, address)
+    parallel(call_and_wait.address, ctypes.addressof(call), size, 0)
+    now = read_ticks()
+    _team_size.note(now - began, lag=total_lag() - lag, now=now)
 
 
 def run_alone(function: int, arguments: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
@@ -49,6 +60,14 @@ def run_alone(function: int, arguments: Sequence[int]) -> "ctypes.Array[ctypes.c
     with _named(function):
         _callable(function)(ctypes.addressof(values))
     return values
+
+
+def run_products(
+    function: int, arguments: Sequence[int], *, num: int
+) -> "ctypes.Array[ctypes.c_int64]":
+    """Call a compiled function that adds up so many products: few of them on this thread alone."""
+    run = run_alone if num < _FEW_PRODUCTS else run_team
+    return run(function, arguments)
 
 
 def _named(function: int) -> AbstractContextManager[object]:

@@ -1,5 +1,6 @@
 """A weight in tiles as compiled functions read it, alone or as a part of a larger region."""
 
+import ctypes
 from collections.abc import Sequence
 
 import torch
@@ -8,7 +9,6 @@ from outrider.ops.compiled.why_not_compiled import why_not_compiled
 
 NO_NORM = torch.zeros(1)
 NO_ORDER = torch.empty(0, dtype=torch.int64)
-_FEW = 1 << 18  # products that one thread has added up before another one has begun
 
 
 def why_no_products() -> str:
@@ -29,7 +29,7 @@ class TiledProduct:
         outputs: int,
         order: torch.Tensor = NO_ORDER,  # [in] int64, the input of each code
     ) -> None:
-        from outrider.ops.compiled.thread_team import run_alone, run_team
+        from outrider.ops.compiled.thread_team import run_products
         from outrider.ops.compiled.tile_product import ADDED, tile_product
         from outrider.ops.compiled.tile_rows import scratch_bytes
 
@@ -38,7 +38,7 @@ class TiledProduct:
         self._weight = self._tiles.data_ptr(), num_blocks, inputs, outputs
         self._order_fields = self._order.data_ptr(), len(order)
         self._function, self._added = int(tile_product.address), ADDED
-        self._scratch_bytes, self._run_alone, self._run_team = scratch_bytes, run_alone, run_team
+        self._scratch_bytes, self._run_products = scratch_bytes, run_products
 
     def fields(self, norm: torch.Tensor) -> tuple[int, ...]:
         """What compiled functions read of the weight, and of the norm before it (`run`)."""
@@ -55,7 +55,8 @@ class TiledProduct:
 
     def multiply(self, x: torch.Tensor, out: torch.Tensor, *, is_added: bool) -> None:
         """x W^T, which is written to the output or added to it; both are contiguous."""
-        self.run(self._function, x, out, NO_NORM, self._added if is_added else 0)
+        if x.shape[0]:
+            self.run(self._function, x, out, NO_NORM, self._added if is_added else 0)
 
     def run(
         self,
@@ -64,13 +65,20 @@ class TiledProduct:
         out: torch.Tensor,  # [rows, columns] contiguous
         norm: torch.Tensor,  # [inputs + 1] weight of a norm and its eps; [1] for none
         *own: int,  # the function's own fields
-    ) -> None:
-        """Run a compiled function over the weight, on all threads."""
+    ) -> "ctypes.Array[ctypes.c_int64]":
+        """Run a compiled function over the weight, on all threads; returns what it got and wrote.
+
+        There must be rows.
+        """
         rows = x.shape[0]
-        if not rows:
-            return
+        assert x.shape[1] == self.inputs
+        assert_floats(x, out, norm)
         scratch = torch.empty(self.scratch_bytes(rows), dtype=torch.uint8)
         operands = rows, x.data_ptr(), scratch.data_ptr(), out.data_ptr()
-        is_small = rows * self.inputs * self.outputs < _FEW
-        run = self._run_alone if is_small else self._run_team
-        run(function, (*self.fields(norm), *operands, *own))
+        arguments = (*self.fields(norm), *operands, *own)
+        return self._run_products(function, arguments, num=rows * self.inputs * self.outputs)
+
+
+def assert_floats(*tensors: torch.Tensor) -> None:
+    """Compiled functions read and write memory as these are, without any check."""
+    assert all(each.dtype == torch.float32 and each.is_contiguous() for each in tensors)

@@ -6,12 +6,11 @@ Sums are in the order of their inputs, in float32. A weight can have 2 bytes per
 import torch
 import torch.nn.functional as F
 
+from outrider.ops.compiled.block_kind import TILE
 from outrider.ops.compiled.why_not_compiled import why_not_compiled
 from outrider.ops.graph_break import graph_break
 
-TILE = 16  # outputs whose numbers for one input lie side by side
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-_FEW = 1 << 18  # products that one thread has added up before another one has begun
 
 
 def why_no_tiles() -> str:
@@ -30,7 +29,7 @@ class TiledWeight:
         strides: tuple[int, int, int],  # of the numbers: to the next part, input, and tile
     ) -> None:
         from outrider.ops.compiled.dense_product import dense_product
-        from outrider.ops.compiled.thread_team import run_alone, run_team
+        from outrider.ops.compiled.thread_team import run_products
 
         self.shape = shape
         self.numbers = numbers
@@ -38,7 +37,7 @@ class TiledWeight:
         in_bytes = (size * stride for stride in strides)
         self._fields = *shape, _KINDS[numbers.dtype], numbers.data_ptr(), *in_bytes
         self._function = int(dense_product.address)
-        self._run_alone, self._run_team = run_alone, run_team
+        self._run_products = run_products
 
     def tile_table(self) -> torch.Tensor:  # [tiles, 3] int64
         """Kind, address and bytes from input to input of every tile of the first part."""
@@ -109,10 +108,9 @@ class TiledWeight:
         assert x.dtype == out.dtype == torch.float32
         assert x.stride(-1) == out.stride(-1) == 1
         if num_rows:
-            is_small = num_rows * inputs * outputs < _FEW
-            run = self._run_alone if is_small else self._run_team
             places = x.data_ptr(), *x_strides, out.data_ptr(), *out_fields
-            run(self._function, (*self._fields, *rows, *places))
+            num = num_rows * inputs * outputs
+            self._run_products(self._function, (*self._fields, *rows, *places), num=num)
 
 
 def tile_weight(weight: torch.Tensor, dtype: torch.dtype) -> TiledWeight:  # [parts, out, in]
