@@ -81,7 +81,14 @@ class Run:
     """One run of a stack over a case: the stream, the aux states, and what the pools hold."""
 
     def __init__(
-        self, stack, case, *, backend_kind=CompiledAttention, input_size=HIDDEN, growth=0.0
+        self,
+        stack,
+        case,
+        *,
+        backend_kind=CompiledAttention,
+        input_size=HIDDEN,
+        growth=0.0,
+        last_slot=None,
     ):
         backend = backend_kind(page_size=MODEL.page_size, dtype=MODEL.dtype)
         arena = Arena(torch.device("cpu"))
@@ -91,6 +98,8 @@ class Run:
         torch.manual_seed(5)
         num = case.shape.num_query
         slots = torch.randperm(case.layer.shape[0] * MODEL.page_size)[:num]
+        if last_slot is not None:
+            slots[-1] = last_slot
         angles = torch.randn(num, 1, CONFIG.head_dim)
         step = AttentionStep(
             rotation=Rotation(angles.cos(), angles.sin()),
@@ -125,6 +134,13 @@ def test_a_region_has_the_bits_of_its_parts(linear, case, threads):
     assert apart.pools[2].ne(case.layer).any()
     assert apart.aux[:, HIDDEN : 3 * HIDDEN].any()
     assert not apart.aux[:, 3 * HIDDEN :].any()
+
+
+@pytest.mark.parametrize("slot", [1 << 20, -1])
+def test_a_slot_outside_of_the_pool_ends_the_step_and_not_the_process(slot):
+    stack = stack_layers(layers_of())
+    with pytest.raises(IndexError, match="outside of the KV pool"):
+        Run(stack, CASES["rows"], last_slot=slot)
 
 
 def test_layers_of_a_region_may_have_other_kinds_of_weights():

@@ -111,9 +111,29 @@ def test_keys_and_values_alone_are_those_of_the_whole_projection(rows: int) -> N
     assert torch.equal(pool, expected)
 
 
+@pytest.mark.parametrize("slot", [8 * PAGE, 10**9, -1])
+def test_heads_are_stored_in_the_pool_alone(slot: int) -> None:
+    heads, rotation, pool = TileHeads(_norm(), _qkv("blocks").product), _rotation(2), _pool()
+    expected = _pool()
+    x = torch.randn(2, HIDDEN)
+    heads(x[:1], Rotation(rotation.cos[:1], rotation.sin[:1]), expected, torch.tensor([3]))
+    with pytest.raises(IndexError, match="outside of the KV pool"):
+        heads(x, rotation, pool, torch.tensor([3, slot]))
+    assert torch.equal(pool, expected)
+
+
+def test_activations_of_another_type_are_refused() -> None:
+    gate = TileGate(_norm(), _linear("float32", 96).product)
+    with pytest.raises(AssertionError):
+        gate(torch.randn(2, HIDDEN, dtype=torch.bfloat16))
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_bits_of_a_row_do_not_depend_on_other_rows_or_on_threads(kind: str, threads: int) -> None:
+def test_bits_of_a_row_do_not_depend_on_other_rows_or_on_threads(
+    kind: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider.ops.compiled.thread_team._FEW_PRODUCTS", 0)  # no call runs alone
     norm, qkv, rotation = _norm(), _qkv(kind), _rotation(19)
     gate, heads = TileGate(norm, _linear(kind, 640).product), TileHeads(norm, qkv.product)
     x, slots = torch.randn(19, HIDDEN), torch.arange(19)

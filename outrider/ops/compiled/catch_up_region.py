@@ -1,7 +1,8 @@
 """The catch-up of an EAGLE-3 head as one parallel region: a compiled function for every thread.
 
-It calls the functions that the parts run alone, with a barrier between. So its bits are theirs.
-The array of integers that it gets:
+Products, norms of aux hidden states and the KV write are the functions that the parts run alone;
+tokens and states are joined by `join_rows`, which has the bits of the norms that the parts run
+(`tests/models/eagle/test_compiled_catch_up.py`). The array of integers that it gets:
 
     0 weights [2, NUM_WEIGHT]: projection of aux hidden states; keys and values
     1 rows, 2 aux hidden states, 3 norms of a row of them, 4 channels of each, 5 their weights with
@@ -10,7 +11,8 @@ The array of integers that it gets:
     12 norm of hidden states, 13 hidden states, 14 both side by side, 15 channels of keys and values
     16 vectors of a slot, 17 channels of a head, 18 cosines, 19 sines, 20 pool, 21 slots
     22 positions, 23 radians per position, 24 signs of sines (`rotation_rows`)
-    25 scratch, 26 written: whether a token has no row of the embedding
+    25 slots of the pool, 26 scratch
+    27 written: whether a token has no row of the embedding, or a slot lies outside of the pool
 """
 
 import numpy as np
@@ -23,16 +25,16 @@ from outrider.ops.compiled.rotation_rows import rotation_rows
 from outrider.ops.compiled.team_barrier import wait_for_team
 from outrider.ops.compiled.tile_product import NUM_WEIGHT, multiply, rotate_and_store
 
-NUM_GIVEN = 27
-IS_OUTSIDE = 26
+NUM_GIVEN = 28
+IS_OUTSIDE = 27
 
 
 @callback("void(voidptr)")
 def catch_up_rows(pointer: int) -> None:
     given = carray(pointer, (NUM_GIVEN,), np.int64)
-    weights, rows, scratch, channels = given[0], given[1], given[25], given[15]
+    weights, rows, scratch, channels = given[0], given[1], given[26], given[15]
     num_norms = given[3]
-    vectors, dim, cos, sin, pool, slots, positions, radians, signs = given[16:25]
+    vectors, dim, cos, sin, pool, slots, positions, radians, signs, num_slots = given[16:26]
     rotation_rows(rows, dim, positions, radians, signs, cos, sin)
     if num_norms:
         norm_vectors(rows * num_norms, given[4], num_norms, given[2], given[5], given[6])
@@ -45,4 +47,5 @@ def catch_up_rows(pointer: int) -> None:
     wait_for_team()
     multiply(weights + 8 * NUM_WEIGHT, rows, joined, scratch, channels, 0)
     wait_for_team()
-    rotate_and_store(rows, channels, 0, vectors, dim, cos, sin, pool, slots)
+    if rotate_and_store(rows, channels, 0, vectors, dim, cos, sin, pool, slots, num_slots):
+        given[IS_OUTSIDE] = 1

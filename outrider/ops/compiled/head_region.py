@@ -1,7 +1,8 @@
 """A step of an EAGLE-3 head as one parallel region: a compiled function for every thread.
 
-It calls the functions that the parts run alone, with a barrier between. So its bits are theirs.
-The array of integers that it gets:
+The layer is the function of `layer_region`; tokens and states are joined by `join_rows`, which has
+the bits of the norms that the parts run alone (`tests/models/eagle/test_compiled_head.py`). The
+array of integers that it gets:
 
     0 rows, 1 tokens, 2 embedding, 3 its rows, 4 channels of a hidden state, 5 norm of embeddings,
     6 norm of hidden states, 7 hidden states, 8 both side by side, which is the layer's input

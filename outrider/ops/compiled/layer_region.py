@@ -10,6 +10,7 @@ theirs. The array of integers that it gets has a head, then `MOST_GROUPS` groups
     13 scale and a soft cap of 0 as float32, 14 groups
     15 channels of qkv, 16 output of attention, 17 gated channels, 18 scratch
     19 aux hidden states, 20 their channels, 21 how many layers they are of
+    22 slots of a pool, 23 written: whether a slot lies outside of it
 """
 
 import llvmlite.binding as llvm
@@ -29,7 +30,8 @@ from outrider.ops.compiled.tile_product import (
     rotate_and_store,
 )
 
-NUM_HEAD = 22
+NUM_HEAD = 24
+LAYERS_OUTSIDE = 23
 _WHOLE_TEXT = 1 << 30  # layers with other windows do not run here
 _WEIGHT_BYTES = 8 * NUM_WEIGHT
 _POOLS = NUM_HEAD + MOST_GROUPS * NUM_GROUP
@@ -43,7 +45,8 @@ def _attention(given: np.ndarray, qkv: int, x_at: int, pool: int) -> None:
     heads, vectors, dim, cos, sin, slots, factors = given[7:14]
     multiply(qkv, rows, x_at, scratch, channels, 0)
     wait_for_team()
-    rotate_and_store(rows, channels, heads, vectors, dim, cos, sin, pool, slots)
+    if rotate_and_store(rows, channels, heads, vectors, dim, cos, sin, pool, slots, given[22]):
+        given[LAYERS_OUTSIDE] = 1
     wait_for_team()
     stride, out = (heads + vectors) * dim, given[16]
     for number in range(given[14]):

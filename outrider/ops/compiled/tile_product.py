@@ -10,8 +10,8 @@ A callback gets the address of such an array, and behind it its own operands:
 
     rows, x, scratch, output
     whether to add to the output (`tile_product`)
-    query heads, vectors of a slot, channels of a head, cosines, sines, pool, slots
-    (`projected_heads`)
+    query heads, vectors of a slot, channels of a head, cosines, sines, pool, slots, slots of the
+    pool, written: whether a slot lies outside of the pool (`projected_heads`)
 """
 
 import llvmlite.binding as llvm
@@ -40,10 +40,11 @@ ADDED = -1
 NUM_WEIGHT = 8
 _NUM_PRODUCT = NUM_WEIGHT + 5
 _NUM_GATED = NUM_WEIGHT + 4
-_NUM_HEADS = NUM_WEIGHT + 11
+_NUM_HEADS = NUM_WEIGHT + 13
+HEADS_OUTSIDE = _NUM_HEADS - 1
 _PRODUCT = types.void(*[types.intp] * 6)
 _GATED = types.void(*[types.intp] * 5)
-_STORE = types.void(*[types.intp] * 9)
+_STORE = types.intp(*[types.intp] * 10)
 
 
 @compiled()
@@ -145,20 +146,29 @@ def _rotate_and_store(
     sin_at: int,  # likewise
     pool_at: int,  # address of float32 [slots, vectors, dim]
     slots_at: int,  # address of int64 [rows]
-) -> None:
-    """Rotate the queries of x W^T in place; write its keys, likewise rotated, and its values."""
+    num_slots: int,  # of the pool
+) -> int:
+    """Rotate the queries of x W^T in place; write its keys, likewise rotated, and its values.
+
+    Returns whether a slot lies outside of the pool, where nothing is written.
+    """
     cos = carray(pointer_to(cos_at), (rows, dim), np.float32)
     sin = carray(pointer_to(sin_at), (rows, dim), np.float32)
-    pool = carray(pointer_to(pool_at), (1 << 40, vectors, dim), np.float32)
+    pool = carray(pointer_to(pool_at), (num_slots, vectors, dim), np.float32)
     slots = carray(pointer_to(slots_at), (rows,), np.int64)
     out = carray(pointer_to(out_at), (rows, heads + vectors, dim), np.float32)
-    kv_heads = vectors // 2
+    kv_heads, is_outside = vectors // 2, 0
     for item in range(thread_index(), rows * (heads + kv_heads), num_threads()):
         row, head = item // (heads + kv_heads), item % (heads + kv_heads)
         _rotate(out[row, head], cos[row], sin[row])
         if head >= heads:
-            own, stored = head - heads, pool[slots[row]]
+            own, slot = head - heads, slots[row]
+            if slot < 0 or slot >= num_slots:
+                is_outside = 1
+                continue
+            stored = pool[slot]
             _store(out[row, head], out[row, head + kv_heads], stored[own], stored[own + kv_heads])
+    return is_outside
 
 
 # Callers get symbols: numba would compile these functions again inside of each of them.
@@ -188,7 +198,8 @@ def gated_product(pointer: int) -> None:
 def projected_heads(pointer: int) -> None:
     """Rotated queries from x W^T; keys and values are written to their slots."""
     given = carray(pointer, (_NUM_HEADS,), np.int64)
-    rows, x, scratch, out, heads, vectors, dim, cos, sin, pool, slots = given[NUM_WEIGHT:]
+    rows, x, scratch, out, heads, vectors, dim, cos, sin, pool, slots, num = given[NUM_WEIGHT:-1]
     multiply(given.ctypes.data, rows, x, scratch, out, 0)
     wait_for_team()
-    rotate_and_store(rows, out, heads, vectors, dim, cos, sin, pool, slots)
+    if rotate_and_store(rows, out, heads, vectors, dim, cos, sin, pool, slots, num):
+        given[HEADS_OUTSIDE] = 1

@@ -44,4 +44,4 @@ def join_embedding(
 
 def refuse_outside(is_outside: int) -> None:
     if is_outside:
-        raise IndexError("a token lies outside of the embedding of the head")
+        raise IndexError("a token or a slot lies outside of the embedding or the KV of the head")

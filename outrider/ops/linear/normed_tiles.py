@@ -7,7 +7,7 @@ from outrider.ops.graph_break import graph_break
 from outrider.ops.linear.block_linear import BlockLinear
 from outrider.ops.linear.dense_linear import DenseLinear
 from outrider.ops.linear.linear import Linear
-from outrider.ops.linear.tiled_product import TiledProduct
+from outrider.ops.linear.tiled_product import TiledProduct, assert_floats
 from outrider.ops.norm_rope.rms_norm import Norm, with_eps
 from outrider.ops.norm_rope.rotary import Rotation
 
@@ -28,18 +28,19 @@ class TileGate:
         return out
 
     def _run(self, x: torch.Tensor, out: torch.Tensor) -> None:
-        self.gate_up.run(self._function, x, out, self.norm)
+        if x.shape[0]:
+            self.gate_up.run(self._function, x, out, self.norm)
 
 
 class TileHeads:
     """Norm, projection, rotation and the KV write, in one compiled function."""
 
     def __init__(self, norm: Norm, qkv: TiledProduct) -> None:
-        from outrider.ops.compiled.tile_product import projected_heads
+        from outrider.ops.compiled.tile_product import HEADS_OUTSIDE, projected_heads
 
         self.norm = with_eps(norm.weight, norm.eps)
         self.qkv = qkv
-        self._function = int(projected_heads.address)
+        self._function, self._outside = int(projected_heads.address), HEADS_OUTSIDE
 
     def __call__(
         self,
@@ -63,8 +64,11 @@ class TileHeads:
         slots: torch.Tensor,
         channels: torch.Tensor,
     ) -> None:
-        vectors, head_dim = layer.shape[2:]
-        self.qkv.run(
+        if not x.shape[0]:
+            return
+        num_slots, vectors, head_dim = layer.flatten(0, 1).shape
+        assert_floats(layer, cos, sin)
+        given = self.qkv.run(
             self._function,
             x,
             channels,
@@ -76,7 +80,16 @@ class TileHeads:
             sin.data_ptr(),
             layer.data_ptr(),
             slots.data_ptr(),
+            num_slots,
+            0,
         )
+        refuse_outside(given[self._outside])
+
+
+def refuse_outside(is_outside: int) -> None:
+    """Nothing was written there: a wrong plan ends its requests, not the process."""
+    if is_outside:
+        raise IndexError("a slot lies outside of the KV pool")
 
 
 def product_of(linear: Linear) -> TiledProduct | None:

@@ -10,7 +10,7 @@ from outrider.ops.compiled.thread_team import run_team
 from outrider.ops.graph_break import graph_break
 from outrider.ops.linear.joined_embedding import JoinedEmbedding, refuse_outside
 from outrider.ops.linear.normed_tiles import TileHeads
-from outrider.ops.linear.tiled_product import NO_NORM, TiledProduct
+from outrider.ops.linear.tiled_product import NO_NORM, TiledProduct, assert_floats
 from outrider.ops.norm_rope.rms_norm import Norm, with_eps
 from outrider.ops.norm_rope.rotary import RotaryFrequencies
 from outrider.ops.tree.plan_rows import Queries
@@ -70,7 +70,8 @@ class TileCatchUp:
         if not rows:
             return
         width, channels = parts.join.width, parts.kv.qkv.outputs
-        vectors, head_dim = layer.shape[2:]
+        num_slots, vectors, head_dim = layer.flatten(0, 1).shape
+        assert_floats(aux, states, layer)
         sizes = 2 * width, channels, head_dim, head_dim, parts.project.inputs
         wide = torch.empty(rows * sum(sizes))
         starts = itertools.accumulate(sizes[:-1], initial=0)
@@ -83,6 +84,6 @@ class TileCatchUp:
             *(self._table.data_ptr(), rows, aux.data_ptr(), *self._aux_norms),
             *(normed if self._num_norms else aux.data_ptr(), *join, channels_at, vectors),
             *(head_dim, cos, sin, layer.data_ptr(), queries.slots.data_ptr()),
-            *(queries.positions.data_ptr(), *self._rotary, scratch.data_ptr(), 0),
+            *(queries.positions.data_ptr(), *self._rotary, num_slots, scratch.data_ptr(), 0),
         )
         refuse_outside(run_team(_FUNCTION, given)[IS_OUTSIDE])

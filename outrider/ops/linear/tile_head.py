@@ -71,3 +71,4 @@ class TileHead:
             *(rotation.cos.data_ptr(), rotation.sin.data_ptr(), layers.address, 0),
         )
         refuse_outside(run_team(_FUNCTION, given)[IS_OUTSIDE])
+        layers.refuse_outside()

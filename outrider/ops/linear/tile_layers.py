@@ -8,11 +8,11 @@ import torch
 
 from outrider.ops.attention.attend_in_place import QueryGroup, key_scratch_bytes
 from outrider.ops.compiled.attend_keys import MOST_GROUPS, NUM_GROUP
-from outrider.ops.compiled.layer_region import run_layers
+from outrider.ops.compiled.layer_region import LAYERS_OUTSIDE, run_layers
 from outrider.ops.compiled.thread_team import run_team_at
 from outrider.ops.graph_break import graph_break
-from outrider.ops.linear.normed_tiles import TileGate, TileHeads
-from outrider.ops.linear.tiled_product import NO_NORM, TiledProduct
+from outrider.ops.linear.normed_tiles import TileGate, TileHeads, refuse_outside
+from outrider.ops.linear.tiled_product import NO_NORM, TiledProduct, assert_floats
 from outrider.ops.norm_rope.rotary import Rotation
 
 _FUNCTION = int(run_layers.address)
@@ -65,6 +65,10 @@ class LayersCall:
     def address(self) -> int:
         return ctypes.addressof(self.arguments)
 
+    def refuse_outside(self) -> None:
+        """After the region has run."""
+        refuse_outside(self.arguments[LAYERS_OUTSIDE])
+
 
 class TileLayers:
     """Owns the table of the layers' weights."""
@@ -99,6 +103,7 @@ class TileLayers:
         if x.shape[0]:
             call = self.call_of(x, stream, pools, step)  # which owns what is at the address
             run_team_at(_FUNCTION, call.address)
+            call.refuse_outside()
 
     def call_of(
         self,
@@ -109,7 +114,8 @@ class TileLayers:
     ) -> LayersCall:
         """What the region gets for these operands."""
         rows, first, groups = x.shape[0], self._layers[0], step.groups
-        vectors, head_dim = pools[0].shape[2:]
+        assert_floats(x, stream, pools[0], step.rotation.cos, step.rotation.sin)
+        num_slots, vectors, head_dim = pools[0].flatten(0, 1).shape
         channels, attended = first.heads.qkv.outputs, first.output.inputs
         wide = torch.empty(rows * (channels + attended + first.down.inputs))
         channels_at, item = wide.data_ptr(), rows * wide.itemsize
@@ -122,7 +128,7 @@ class TileLayers:
             *(step.rotation.cos.data_ptr(), step.rotation.sin.data_ptr(), step.slots.data_ptr()),
             *(self._factors.data_ptr(), len(groups)),
             *(channels_at, attended_at, attended_at + item * attended, scratch.data_ptr()),
-            *(step.aux.data_ptr(), step.aux.shape[1], len(step.aux_layers)),
+            *(step.aux.data_ptr(), step.aux.shape[1], len(step.aux_layers), num_slots, 0),
         )
         fields = [group.fields for group in groups]
         fields += [_NO_GROUP] * (MOST_GROUPS - len(groups))
