@@ -44,7 +44,7 @@ def test_forms_that_share_drafts_are_not_measured():
     ladder = ladder_of(Budget(steps=2, nodes=3), is_shared=True)
     assert [(rung.drafts, rung.is_shared) for rung in ladder[1:3]] == [(1, False), (1, True)]
     sizes = dict(_sizes(buckets_of(SHAPE), lambda _: ladder, most_rows=4))
-    assert sizes == {rows: (ladder[0], ladder[1], ladder[3]) for rows in (1, 2, 4)}
+    assert sizes == dict.fromkeys((1, 2, 4), (ladder[0], ladder[1], ladder[3]))
 
 
 def test_nothing_is_measured_for_drafts_of_a_fixed_size(models):

@@ -23,8 +23,8 @@ Coded = tuple[int, int, int]  # addresses of codes, scales and sums
 
 @compiled()
 def own_bytes(inputs: int) -> int:
-    """Of one thread: sums of tiles, and a row that is normalised, then reordered."""
-    return _TILE_BYTES + 2 * 4 * inputs
+    """Of one thread: sums of tiles, a row that is normalised, then reordered, and a block."""
+    return _TILE_BYTES + 4 * (2 * inputs + BLOCK)
 
 
 def coded_bytes(inputs: int) -> int:
@@ -46,6 +46,7 @@ def code_rows(
     total, threads, thread = rows * num_blocks, num_threads(), thread_index()
     own = scratch + thread * own_bytes(inputs) + _TILE_BYTES
     wide = carray(pointer_to(own), (2, inputs), np.float32)
+    rest = carray(pointer_to(own + wide.nbytes), (BLOCK,), np.float32)
     start, first, last = scratch + threads * own_bytes(inputs), 0, rows
     if rows <= FEW_ROWS:
         start += thread * total * _CODED_BYTES
@@ -64,7 +65,7 @@ def code_rows(
             for place in range(inputs):
                 wide[1, place] = source[order[place]]
             source = wide[1]
-        quantise_row(source, codes_of[row], scales_of[row], sums_of[row])
+        quantise_row(source, codes_of[row], scales_of[row], sums_of[row], rest)
     if rows > FEW_ROWS:
         wait_for_team()
     return start, scales, sums

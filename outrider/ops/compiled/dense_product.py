@@ -17,12 +17,12 @@ import numpy as np
 from numba import carray
 
 from outrider.ops.compiled.address import pointer_to
+from outrider.ops.compiled.block_kind import TILE
 from outrider.ops.compiled.dense_tile import MOST_ROWS, MOST_TILES, SUM_ROWS, multiply_dense
 from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.openmp import num_threads, thread_index
 from outrider.ops.compiled.tile_rows import write_tile
 
-TILE = 16  # outputs
 NUM_FIELDS = 17
 _WIDTH = MOST_TILES * TILE  # outputs that are computed at once
 

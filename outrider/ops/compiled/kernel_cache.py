@@ -71,8 +71,11 @@ def kernel_sources() -> list[Path]:
 
 
 def hash_of_kernels(sources: Collection[Path]) -> str:
-    """Another for other sources, another compiler or another CPU."""
-    target = (config.CPU_NAME, config.CPU_FEATURES, llvm.get_host_cpu_name())
+    """Another for other sources, another compiler or another CPU.
+
+    With Intel's SVML, code calls functions of that library.
+    """
+    target = (config.CPU_NAME, config.CPU_FEATURES, llvm.get_host_cpu_name(), config.USING_SVML)
     features = llvm.get_host_cpu_features().flatten()
     parts = [f"{numba.__version__} {llvmlite.__version__} {target} {features}".encode()]
     for path in sources:

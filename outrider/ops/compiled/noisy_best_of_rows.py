@@ -9,6 +9,7 @@ first is the best. The array of integers that it gets:
     8 seeds int64, 9 temperatures float32, 10 and 11 numbers from row to row of both
     12 the best of each part float32, 13 its place int64, [rows, parts] both, parts of `PART_SCORES`
     14 places int64 and 15 scores float32 [rows]: written
+    16 tokens int32 and 17 scores float32 [threads, PART_SCORES] both: scratch
 """
 
 from typing import NamedTuple
@@ -22,9 +23,9 @@ from outrider.ops.compiled.gumbel_rows import draw_at, key_of
 from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.openmp import num_threads, thread_index
 from outrider.ops.compiled.team_barrier import wait_for_team
+from outrider.ops.compiled.token_masses import PART, has_from
 
-NUM_GIVEN = 16
-_PART = 64  # scores that are compared before they are looked at one by one
+NUM_GIVEN = 18
 _LEAST, _NO_FLOOR, _ZERO = np.float32(-np.inf), np.float32(np.nan), np.float32(0.0)
 
 
@@ -33,15 +34,6 @@ class _Scratch(NamedTuple):
 
     tokens: np.ndarray  # [PART_SCORES] int32
     noisy: np.ndarray  # [PART_SCORES] float32
-
-
-@compiled()
-def _has_left(scores: np.ndarray, floor: np.float32) -> bool:
-    """Whether a score is not below the floor; counted, as in `larger_values.py`."""
-    num = np.int32(0)
-    for place in range(len(scores)):
-        num = np.int32(num + np.int32(not scores[place] < floor))
-    return bool(num)
 
 
 @compiled()
@@ -55,9 +47,9 @@ def _keep_all(num: int, token: int, tokens: np.ndarray) -> np.int64:
 def _keep_left(scores: np.ndarray, floor: np.float32, token: int, tokens: np.ndarray) -> np.int64:
     """The tokens whose scores are not below the floor; returns how many."""
     num = np.uint64(0)
-    for first in range(0, len(scores), _PART):
-        part = scores[first : first + _PART]
-        if not _has_left(part, floor):
+    for first in range(0, len(scores), PART):
+        part = scores[first : first + PART]
+        if not has_from(part, floor):
             continue
         for place in range(len(part)):
             tokens[num] = token + first + place
@@ -112,7 +104,11 @@ def find_noisy_best(pointer: int) -> None:
     rows, parts = given[0], (given[1] + PART_SCORES - 1) // PART_SCORES
     values = carray(pointer_to(given[12]), (rows * parts,), np.float32)
     places = carray(pointer_to(given[13]), (rows * parts,), np.int64)
-    scratch = _Scratch(np.empty(PART_SCORES, np.int32), np.empty(PART_SCORES, np.float32))
+    own = 4 * thread_index() * PART_SCORES  # bytes of both
+    scratch = _Scratch(
+        carray(pointer_to(given[16] + own), (PART_SCORES,), np.int32),
+        carray(pointer_to(given[17] + own), (PART_SCORES,), np.float32),
+    )
     for item in range(thread_index(), rows * parts, num_threads()):
         start = item % parts * PART_SCORES
         values[item], place = _find_part(given, item // parts, start, scratch)

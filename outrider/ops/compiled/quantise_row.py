@@ -33,6 +33,7 @@ def quantise_row(
     codes: np.ndarray,  # int8 [blocks * 32]
     scales: np.ndarray,  # float32 [blocks, 2]: the scale, and the scale times the sum of the codes
     sums: np.ndarray,  # int32 [blocks, 2] of all codes, and of those of the first half
+    rest: np.ndarray,  # float32 [32] scratch
 ) -> None:
     """Inputs past the end of the last block count as 0."""
     whole = len(x) // BLOCK
@@ -44,8 +45,9 @@ def quantise_row(
             sums.ctypes.data + block * 2 * 4,
         )
     if whole * BLOCK < len(x):
-        rest = np.zeros(BLOCK, np.float32)
-        rest[: len(x) - whole * BLOCK] = x[whole * BLOCK :]
+        num = len(x) - whole * BLOCK
+        for place in range(BLOCK):
+            rest[place] = x[whole * BLOCK + place] if place < num else np.float32(0.0)
         quantise_block(
             rest.ctypes.data,
             codes.ctypes.data + whole * BLOCK,

@@ -49,10 +49,10 @@ def place_from(best: np.float32, scale: np.float32, mass: float) -> np.int32:
 
 @compiled()
 def has_from(scores: np.ndarray, bound: np.float32) -> bool:
-    """Whether a score is not below the bound; counted, as in `larger_values.py`."""
+    """Whether a score is not below the bound, or NaN; counted, as in `larger_values.py`."""
     num = np.int32(0)
     for token in range(len(scores)):
-        num = np.int32(num + np.int32(scores[token] >= bound))
+        num = np.int32(num + np.int32(not scores[token] < bound))
     return bool(num)
 
 

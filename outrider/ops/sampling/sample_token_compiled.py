@@ -35,6 +35,8 @@ def _find(
     rows, width = scores.shape
     parts = rows * -(-width // PART_SCORES)
     of_parts, places = torch.empty(parts), torch.empty(parts, dtype=torch.int64)
+    noisy = torch.empty(torch.get_num_threads(), PART_SCORES)
+    tokens = torch.empty_like(noisy, dtype=torch.int32)
     chosen, positions, floors = (
         each.contiguous() for each in (noise.rows, noise.positions, floors)
     )
@@ -43,5 +45,5 @@ def _find(
     tables = noise.seeds, noise.temperatures
     strides = tuple(each.stride(0) for each in tables)
     tensors = tuple(each.data_ptr() for each in (chosen, positions, *tables))
-    written = (each.data_ptr() for each in (of_parts, places, columns, values))
+    written = (each.data_ptr() for each in (of_parts, places, columns, values, tokens, noisy))
     run_team(_FUNCTION, (*given, *tensors, *strides, *written))

@@ -28,7 +28,8 @@ def _find(logits: torch.Tensor, target_ids: torch.Tensor, top: TopTokens) -> Non
     assert logits.dtype == torch.float32, "models compute so on a CPU"
     assert logits.stride(1) == 1, "unit stride along the vocabulary"
     (rows, width), num = logits.shape, top.tokens.shape[1]
+    ids = target_ids.contiguous()
     sizes = rows, width, num, logits.stride(0)
     written = top.logprobs.data_ptr(), top.tokens.data_ptr()
     run = run_alone if logits.numel() < _FEW else run_team
-    run(_FUNCTION, (*sizes, logits.data_ptr(), target_ids.contiguous().data_ptr(), *written))
+    run(_FUNCTION, (*sizes, logits.data_ptr(), ids.data_ptr(), *written))

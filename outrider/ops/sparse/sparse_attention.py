@@ -2,8 +2,8 @@
 
 import torch
 
+from outrider.ops.compiled.block_kind import TILE
 from outrider.ops.linear.fixed_product import fixed_product
-from outrider.ops.linear.tiled_weight import TILE
 from outrider.ops.sparse.compressed_index import CompressedIndex
 from outrider.ops.sparse.listed_entries import ListedEntries
 from outrider.ops.sparse.ring_tokens import RingTokens
