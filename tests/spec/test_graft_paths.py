@@ -96,6 +96,17 @@ def test_a_longer_match_and_a_more_frequent_path_have_better_chances():
     assert score((1,), long) > score((3,), long) > score((3, 4), long)
 
 
+@pytest.mark.parametrize(
+    ("longest", "first", "second"), [(1, 1 / 9, 2 / 3.5), (12, 0.6, 13 / 14.5)]
+)
+def test_a_path_is_trusted_by_its_match_and_more_once_a_token_was_accepted(longest, first, second):
+    found = found_of([1, 2], longest=longest)
+    merged = graft(MODEL_TREE, found, budgets_of(4, 2, 8), GREEDY, steps=2).candidates
+    scores = dict(zip(paths_of(merged), merged.scores[0][merged.scores[0] > NONE], strict=True))
+    assert math.exp(scores[1,]) == pytest.approx(first)
+    assert math.exp(scores[1, 2] - scores[1,]) == pytest.approx(second)
+
+
 STEPS = 3
 
 

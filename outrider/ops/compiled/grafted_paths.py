@@ -4,7 +4,7 @@ The array of integers that it gets has sizes, then addresses; floats are float32
 
     0 rows, 1 candidates of the model, 2 paths, 3 steps of a path
     strides of 4 scores, 5 tokens, 6 parents, 7 paths, 8 weights
-    9 chance of the next token of a path, 10 doubt and 11 that of sampled rows, as bits of float32
+    9 doubt of the first token of a path, 10 of later ones, 11 chance of sampled rows, as float32
     12 scores, 13 tokens, 14 parents of the model
     15 paths, 16 weights, 17 longest matches, 18 steps that rows may draft, 19 which rows sample
     20 scores, 21 tokens, 22 parents, 23 sources of all candidates: written
@@ -26,6 +26,12 @@ _NEVER, _LEAST = np.float32(-np.inf), np.float32(1e-9)
 def _log(chance: np.float32) -> np.float32:
     logarithm: np.float32 = np.float32(np.log(max(chance, _LEAST)))
     return logarithm
+
+
+@compiled()
+def _trust(matched: np.float32, doubt: int) -> np.float32:
+    """The logarithm of the chance of a token after so many that match."""
+    return _log(matched / (matched + float_of(np.int32(doubt))))
 
 
 @compiled()
@@ -56,7 +62,7 @@ def _hit(given: np.ndarray, row: int, parent: int, token: int) -> int:
 
 
 @compiled()
-def _graft_path(given: np.ndarray, row: int, path: int, begin: np.float32) -> None:
+def _graft_path(given: np.ndarray, row: int, path: int, total: np.float32) -> None:
     """Follow the model's nodes as long as they have the tokens of the path, then add its own."""
     width, num, steps = given[1], given[2], given[3]
     whole = row * (width + num * steps)
@@ -65,7 +71,8 @@ def _graft_path(given: np.ndarray, row: int, path: int, begin: np.float32) -> No
     is_same = np.empty(num, np.bool_)  # paths with the same tokens so far
     for other in range(num):
         is_same[other] = weights[first_weight + other] > np.float32(0.0)
-    parent, score, before, following = -1, np.float32(0.0), begin, float_of(np.int32(given[9]))
+    parent, score, before = -1, np.float32(0.0), _log(total)
+    matched = np.float32(int64_at(given[17])[row])
     own = float_of(np.int32(given[11])) * np.float32(int64_at(given[19])[row])
     for depth in range(steps):
         token = paths[first_path + path * steps + depth]
@@ -76,7 +83,8 @@ def _graft_path(given: np.ndarray, row: int, path: int, begin: np.float32) -> No
             is_same[other] &= paths[first_path + other * steps + depth] == token
             if is_same[other]:
                 first, weight = min(first, other), weight + weights[first_weight + other]
-        score += _log(weight) - before if depth == 0 else _log(weight) - before + following
+        trust = _trust(matched + np.float32(depth), given[10] if depth else given[9])
+        score += _log(weight) - before + trust
         before = _log(weight)
         number = _hit(given, row, parent, token) if parent < width else -1
         if number >= 0:
@@ -102,9 +110,6 @@ def graft_text_paths(pointer: int) -> None:
         total = np.float32(0.0)
         for path in range(given[2]):
             total += float32_at(given[16])[row * given[8] + path]
-        longest = np.float32(int64_at(given[17])[row])
-        chance = longest / (longest + float_of(np.int32(given[10])))
-        begin = _log(total) - _log(np.float32(chance))
         for path in range(given[2]):
             if float32_at(given[16])[row * given[8] + path] > np.float32(0.0):
-                _graft_path(given, row, path, begin)
+                _graft_path(given, row, path, total)

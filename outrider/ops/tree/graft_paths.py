@@ -16,11 +16,12 @@ from outrider.ops.tree.candidates import Candidates
 from outrider.ops.tree.text_paths import FoundPaths, join_paths
 
 _COMPILED = "outrider.ops.compiled.grafted_paths"
-NEXT = math.log(0.75)  # the next token of a path whose tokens so far were accepted: measured
 # A node that the model does not have, where tokens are drawn: the model knows the noise of the
 # draw, and a text does not. Measured.
 SAMPLED = math.log(0.3)
-DOUBT = 8.0  # tokens: a match of so many is right half of the time, until it is measured
+# Tokens: a match of so many is right half of the time, until it is measured. After a token of its
+# path was accepted, a shorter one is.
+DOUBT, LATER_DOUBT = 8.0, 1.5
 NUM_SOURCES = 3  # of a candidate
 _MODEL, _TEXT, _BOTH = range(NUM_SOURCES)
 
@@ -146,16 +147,24 @@ def _score_of_hits(
     return own.where(num_shared > 0, 0.0)
 
 
+def _trust(longest: torch.Tensor, steps: int) -> torch.Tensor:  # [rows] -> [rows, steps]
+    """The logarithm of the chance of each token of a path after the one before: a longer match is
+    right more often, and grows with every token that is accepted.
+    """
+    depth = torch.arange(steps, device=longest.device)
+    matched = longest[:, None].float() + depth
+    doubt = torch.where(depth > 0, LATER_DOUBT, DOUBT)
+    return (matched / (matched + doubt)).clamp_min(1e-9).log()
+
+
 def _path_nodes(found: FoundPaths) -> _PathNodes:
     """The chance of a node: the share of the paths through its parent that go through it, too."""
     joined = join_paths(found)
     weights = joined.weights.clamp_min(1e-9).log()
     total = found.weights.sum(1, keepdim=True).clamp_min(1e-9).log()  # [rows, 1]
-    longest = found.longest[:, None].float()
-    begin = (longest / (longest + DOUBT)).clamp_min(1e-9).log()
     chances = weights - functional.pad(weights[..., :-1], (1, 0))
-    chances[..., 0] += begin - total  # a longer match is right more often
-    chances[..., 1:] += NEXT
+    chances[..., 0] -= total
+    chances += _trust(found.longest, chances.shape[2])[:, None]
     is_known = (found.paths >= 0).cumprod(2).bool() & (found.weights > 0)[:, :, None]
     return _PathNodes(
         tokens=found.paths, path_scores=chances.cumsum(2), first=joined.first, is_known=is_known

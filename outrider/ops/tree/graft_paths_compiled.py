@@ -8,12 +8,12 @@ from outrider.ops.compiled.grafted_paths import graft_text_paths
 from outrider.ops.compiled.thread_team import run_alone
 from outrider.ops.graph_break import graph_break
 from outrider.ops.tree.candidates import Candidates
-from outrider.ops.tree.graft_paths import DOUBT, NEXT, SAMPLED, MergedCandidates
+from outrider.ops.tree.graft_paths import DOUBT, LATER_DOUBT, SAMPLED, MergedCandidates
 from outrider.ops.tree.text_paths import FoundPaths
 
 _FUNCTION = int(graft_text_paths.address)
 _CONSTANTS = tuple(
-    int.from_bytes(struct.pack("<f", value), "little") for value in (NEXT, DOUBT, SAMPLED)
+    int.from_bytes(struct.pack("<f", value), "little") for value in (DOUBT, LATER_DOUBT, SAMPLED)
 )
 
 
