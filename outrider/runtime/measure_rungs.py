@@ -12,8 +12,8 @@ from outrider.wire.runner_facts import RungCost
 
 HOST_S = 0.25  # for all measurements; `generate` starts in about 3 s
 DEVICE_S = 1.0  # captures take several
-_NUM_RUNS = 2  # of a shape; the first runs of all read weights from cold memory and do not count
-_SLOW_SHARE = 0.25  # of the time for all: where one step takes so long, none is measured
+_NUM_RUNS = 2  # of a shape
+_SLOW_SHARE = 0.25  # of the time for all: where one step takes so long, no more are measured
 
 
 def measure_rungs(
@@ -27,9 +27,11 @@ def measure_rungs(
     end_s = time.perf_counter() + most_s
     for rows, timed in _sizes(buckets, rungs, most_rows):
         shapes = [decode_shape(rows, rung, buckets) for rung in timed]
+        if not costs and _time(runner, shapes[0]) > most_s:
+            break  # even with weights from cold memory a step takes less; else it does not count
         if _time(runner, shapes[0]) > _SLOW_SHARE * most_s:
             break
-        seconds = _fastest(runner, shapes, num_runs=_NUM_RUNS + (not costs))
+        seconds = _fastest(runner, shapes)
         costs += [
             RungCost(rows=rows, drafts=rung.drafts, seconds=took)
             for rung, took in zip(timed, seconds, strict=True)
@@ -51,9 +53,9 @@ def _sizes(
         rows = 2 * size
 
 
-def _fastest(runner: Runner, shapes: Sequence[StepShape], *, num_runs: int) -> list[float]:
+def _fastest(runner: Runner, shapes: Sequence[StepShape]) -> list[float]:
     """Seconds of the fastest run of each shape; in turns, because a machine slows for a while."""
-    runs = [[_time(runner, shape) for shape in shapes] for _ in range(num_runs)]
+    runs = [[_time(runner, shape) for shape in shapes] for _ in range(_NUM_RUNS)]
     return [min(each) for each in zip(*runs, strict=True)]
 
 

@@ -65,6 +65,28 @@ def test_nothing_is_measured_where_padding_reads_no_experts(models, tmp_path):
     assert facts.draft.costs == ()
 
 
+class ColdRunner:
+    """Its first run reads weights from cold memory, and takes five times as long as later ones."""
+
+    def __init__(self, clock):
+        self.clock, self.num_runs = clock, 0
+
+    def dummy_run(self, shape):
+        self.clock[0] += 0.08 if self.num_runs == 0 else 0.01 + 0.001 * shape.num_query
+        self.num_runs += 1
+
+
+def test_the_first_run_of_all_does_not_count(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("outrider.runtime.measure_rungs.time.perf_counter", lambda: clock[0])
+    ladder = ladder_of(TREE, is_shared=False)
+    costs = measure_rungs(
+        ColdRunner(clock), buckets_of(SHAPE), lambda _: ladder, most_rows=2, most_s=0.25
+    )
+    assert [(cost.rows, cost.drafts) for cost in costs][:3] == [(1, 0), (1, 2), (1, 7)]
+    assert [cost.seconds for cost in costs][:3] == pytest.approx([0.011, 0.013, 0.018])
+
+
 @pytest.mark.parametrize("most_s", [0.0, 1e-6])
 def test_a_machine_whose_steps_are_slow_runs_one_of_them(models, most_s):
     draft, runner, _ = assemble(models, is_adaptive=True)
