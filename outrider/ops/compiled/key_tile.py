@@ -22,11 +22,13 @@ from outrider.ops.compiled.vector_ir import (
     load,
     multiply_add,
     number,
+    prefetch,
     splat,
 )
 
 # Vectors of a head: how many queries have room in the registers beside a key.
 MOST_QUERIES = {1: 4, 2: 4, 4: 4, 8: 2}
+_KEYS_AHEAD = 32  # that are prefetched (docs/lab/log.md)
 _CASE = 16  # more than any number of queries
 _SIGNATURE = types.void(*[types.intp] * 9)
 _NAMES = "outrider_score_keys", "outrider_sum_values"
@@ -117,8 +119,8 @@ class _KeyLoop:
         carried = [builder.phi(value.type) for value in first]
         for phi, value in zip(carried, first, strict=True):
             phi.add_incoming(value, before)
-        slot = load(builder, self._at(self._slots, index, 8), INT64, align=8)
-        address = builder.add(self._stored, builder.mul(slot, self._slot_bytes))
+        address = self._address_of(index)
+        self._prefetch(index)
         vectors = [self._vector(address, place) for place in range(self._vectors)]
         new = self._next(index, vectors, carried)
         following = builder.add(index, number(1))
@@ -128,6 +130,19 @@ class _KeyLoop:
         builder.cbranch(builder.icmp_signed("<", following, self._num), loop, done)
         builder.position_at_end(done)
         self._end(new)
+
+    def _address_of(self, index: ir.Value) -> ir.Value:
+        slot = load(self._builder, self._at(self._slots, index, 8), INT64, align=8)
+        return self._builder.add(self._stored, self._builder.mul(slot, self._slot_bytes))
+
+    def _prefetch(self, index: ir.Value) -> None:
+        """Ask for a later one: those of a head lie apart, so that a core does not foresee them."""
+        builder, last = self._builder, self._builder.sub(self._num, number(1))
+        ahead = builder.add(index, number(_KEYS_AHEAD))
+        ahead = builder.select(builder.icmp_signed("<", ahead, last), ahead, last)
+        address = self._address_of(ahead)
+        for place in range(self._vectors):
+            prefetch(builder, builder.add(address, number(4 * WIDTH * place)))
 
     def _begin(self) -> list[ir.Value]:
         """Values before the first key."""
