@@ -14,8 +14,8 @@ class DraftPolicy(Protocol):
         """How much this step with about `num_prompt` prompt tokens may draft."""
         ...
 
-    def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
-        """The sizes that the step really has: decode rows and prompt tokens."""
+    def settle(self, step: int, *, num_rows: int, num_query: int, num_prompt: int) -> None:
+        """The sizes that the step really has: decode rows, their query tokens, prompt tokens."""
         ...
 
     def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
@@ -30,7 +30,7 @@ class WholeBudget:
         del step, num_rows, num_prompt
         return _WHOLE
 
-    def settle(self, step: int, *, num_rows: int, num_prompt: int) -> None:
+    def settle(self, step: int, *, num_rows: int, num_query: int, num_prompt: int) -> None:
         pass
 
     def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from outrider.engine.adapter_slots import AdapterSlots
-from outrider.engine.adaptive_drafting import Adaptation
+from outrider.engine.adaptive.adaptation import Adaptation
 from outrider.engine.draft_policy import DraftPolicy, WholeBudget
 from outrider.engine.finished_texts import FinishedTexts
 from outrider.engine.pending_requests import PendingRequests
@@ -178,7 +178,10 @@ class Scheduler:
         if self._prefilling:
             self._schedule_chunks(decision)
         self._policy.settle(
-            self._step, num_rows=decision.num_decodes, num_prompt=decision.num_prompt
+            self._step,
+            num_rows=decision.num_decodes,
+            num_query=decision.num_query,
+            num_prompt=decision.num_prompt,
         )
         batch, expected = decision.freeze(self._step)
         if not batch.is_empty:  # an empty batch is not submitted

@@ -60,6 +60,12 @@ class StepDecision:
         return len(self._decodes)
 
     @property
+    def num_query(self) -> int:
+        """Tokens of all decode rows: their last ones, and the drafts that are verified."""
+        num_drafts = sum(budget.nodes - 1 for _, _, budget, _ in self._decodes)
+        return self.num_decodes + min(num_drafts, self.drafts_per_row * self.num_decodes)
+
+    @property
     def num_prompt(self) -> int:
         """Tokens of all chunks."""
         return sum(len(chunk.tokens) for chunk in self._chunks.values())

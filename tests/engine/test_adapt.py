@@ -2,7 +2,7 @@
 
 import pytest
 
-from outrider.engine.adaptive_drafting import Adaptation
+from outrider.engine.adaptive.adaptation import Adaptation
 from outrider.engine.draft_policy import WholeBudget
 from outrider.wire.draft_budget import (
     PLAIN,
@@ -28,7 +28,7 @@ class World:
     def read_prompt(self, num_tokens):
         """A step of one prompt alone, as the first one of every engine is."""
         self.step += 1
-        self.adaptation.settle(self.step, num_rows=0, num_prompt=num_tokens)
+        self.adaptation.settle(self.step, num_rows=0, num_query=0, num_prompt=num_tokens)
         self.adaptation.note(self.step, seconds=self.seconds(num_tokens), emitted_per_row=0.0)
 
     def run(self, rows, steps, prompt=0):
@@ -38,7 +38,7 @@ class World:
             self.step += 1
             size = {"num_rows": rows, "num_prompt": prompt}
             budget = self.adaptation.choose(self.step, **size).tree
-            self.adaptation.settle(self.step, **size)
+            self.adaptation.settle(self.step, num_query=rows * budget.nodes, **size)
             used.append(budget)
             emitted = sum(self.keep_rate**depth for depth in range(budget.most_emitted))
             self.adaptation.note(
@@ -137,7 +137,7 @@ def test_batches_beside_prompts_are_judged_apart(prompt, is_drafting):
 def test_steps_without_rows_teach_nothing():
     adaptation = Adaptation(CHAIN)
     adaptation.choose(1, num_rows=4, num_prompt=0)
-    adaptation.settle(1, num_rows=0, num_prompt=30)
+    adaptation.settle(1, num_rows=0, num_query=0, num_prompt=30)
     adaptation.note(1, seconds=9.0, emitted_per_row=1.0)
     assert not adaptation._gains.are_known
 
@@ -154,17 +154,17 @@ def test_steps_that_fell_are_not_remembered():
     adaptation = Adaptation(CHAIN)
     for step in range(1, 50):
         adaptation.choose(step, num_rows=4, num_prompt=0)
-        adaptation.settle(step, num_rows=4, num_prompt=0)
+        adaptation.settle(step, num_rows=4, num_query=20, num_prompt=0)
     adaptation.note(49, seconds=1.0, emitted_per_row=1.0)
-    assert not adaptation._steps
+    assert not len(adaptation._log)
 
 
 def test_empty_steps_are_not_remembered():
     """A scheduler that waits decides empty steps, which are never run."""
     adaptation = Adaptation(CHAIN)
     for step in range(1, 50):
-        adaptation.settle(step, num_rows=0, num_prompt=0)
-    assert not adaptation._steps
+        adaptation.settle(step, num_rows=0, num_query=0, num_prompt=0)
+    assert not len(adaptation._log)
 
 
 def test_a_step_that_takes_long_once_changes_nothing():
@@ -188,3 +188,53 @@ def test_a_text_that_is_hard_for_a_while_does_not_end_drafting():
 
 def test_without_adaptation_every_row_drafts_as_far_as_it_may():
     assert WholeBudget().choose(1, num_rows=500, num_prompt=0) == whole_rung(UNBOUNDED)
+
+
+def test_a_text_that_becomes_easy_beside_prompts_is_noticed():
+    """A hard text was measured before, and every step since has read prompts."""
+    world = World(Adaptation(CHAIN), seconds=lambda query: 5 + query / 60, keep_rate=0.6)
+    world.run(16, 600)
+    world.keep_rate = 0.1
+    assert settled(world.run(16, 1500, prompt=300)) == PLAIN
+    world.keep_rate = 1.0
+    assert settled(world.run(16, 3000, prompt=300)) != PLAIN
+
+
+def test_sharing_is_not_used_before_it_was_tried():
+    """It promises more tokens for as many query tokens, which only a trial can show."""
+    adaptation = Adaptation(CHAIN, is_shared=True)
+    world = World(adaptation, seconds=free_up_to(200), keep_rate=0.8)
+    shared = {rung.tree for rung in adaptation.ladder if rung.is_shared}
+    world.run(8, 100)
+    assert not shared & set(world.run(12, 100))  # rows that are met for the first time
+    assert not shared & set(world.run(8, 100, prompt=250))
+
+
+def test_batches_that_decode_plainly_measure_one_step_in_eight_until_a_trial_is_due():
+    adaptation = Adaptation(CHAIN)
+    world = World(adaptation, seconds=lambda query: float(query), keep_rate=0.0)
+    world.run(4, 2000)
+    size, measured = adaptation._sizes.of(4), 0
+    while not size.is_at_rest():
+        world.run(4, 1)
+    for _ in range(40):
+        before = size.costs[0]._last.copy()
+        world.seconds = lambda query, extra=_: query + extra / 1000
+        assert world.run(4, 1) == [PLAIN]
+        measured += size.costs[0]._last != before
+    assert measured == 5
+
+
+def test_a_step_stands_in_the_trial_that_it_was_scheduled_for():
+    """One that uses the rung on trial for another reason is no sample of it."""
+    adaptation = Adaptation(CHAIN)
+    size = adaptation._sizes.of(4)
+    size.begin_trial(1, most_s=9.0)
+    other = adaptation.choose(1, num_rows=4, num_prompt=0)
+    assert other == adaptation.ladder[1]
+    adaptation._log.decide(2, 1, None)
+    for step in (1, 2):
+        adaptation.settle(step, num_rows=4, num_query=8, num_prompt=0)
+        adaptation.note(step, seconds=1.0, emitted_per_row=1.5)
+    assert size.trial.num_samples == 1
+    assert size.costs[1].num == 1

@@ -2,9 +2,9 @@
 
 import pytest
 
-from outrider.engine.beside_prompts import BesidePrompts, RungValue
-from outrider.engine.cost_curve import CostCurve
-from outrider.engine.draft_trials import BatchSize
+from outrider.engine.adaptive.batch_size import BatchSize
+from outrider.engine.adaptive.beside_prompts import BesidePrompts, RungValue
+from outrider.engine.adaptive.cost_curve import CostCurve
 
 
 def curve_of(price, *, tokens):
@@ -17,7 +17,6 @@ def curve_of(price, *, tokens):
 
 def test_a_curve_knows_nothing_before_the_first_step():
     curve = CostCurve()
-    assert not curve.is_known
     assert curve.seconds(5) == 0.0
     assert curve.added_s(100, beside=5) == 0.0
 
@@ -43,9 +42,10 @@ def test_slow_steps_do_not_move_the_curve():
     assert curve.seconds(10) == 1.0
 
 
-def test_more_tokens_never_take_less_time():
+def test_a_slow_step_of_few_tokens_does_not_make_more_tokens_free():
+    """No step takes less time for more tokens, so something else made it slow."""
     curve = curve_of({10: 2.0, 20: 1.5, 40: 3.0}.__getitem__, tokens=(10, 20, 40))
-    assert curve.seconds(20) == 2.0
+    assert [curve.seconds(tokens) for tokens in (10, 20, 30)] == [1.5, 1.5, 2.25]
 
 
 def test_real_steps_replace_and_scale_those_of_dummy_runs():
@@ -54,6 +54,13 @@ def test_real_steps_replace_and_scale_those_of_dummy_runs():
     assert curve.seconds(64) == 6.0
     curve.note(5.0, num_tokens=8)
     assert (curve.seconds(8), curve.seconds(64)) == (5.0, 7.5)
+
+
+def test_a_real_step_is_compared_with_dummy_runs_of_as_many_tokens():
+    """One of 11 tokens, near to the dummy run of 8, takes what the line through them says."""
+    curve = CostCurve([(8, 4.0), (64, 9.6)])
+    curve.note(4.3, num_tokens=11)
+    assert curve.seconds(64) == pytest.approx(9.6)
 
 
 def test_a_step_with_drafts_bounds_what_its_tokens_take():

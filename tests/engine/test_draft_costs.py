@@ -4,8 +4,11 @@ import itertools
 
 import pytest
 
-from outrider.engine.adaptive_drafting import Adaptation
-from outrider.engine.draft_trials import IMPOSSIBLE, BatchSize, UsualSeconds
+from outrider.engine.adaptive.adaptation import Adaptation
+from outrider.engine.adaptive.batch_size import BatchSize
+from outrider.engine.adaptive.recent_samples import UsualSeconds
+from outrider.engine.adaptive.step_log import MeasuredStep
+from outrider.engine.adaptive.trial import IMPOSSIBLE
 from outrider.wire.draft_budget import PLAIN, Budget
 
 CHAIN = Budget(steps=5, topk=1, nodes=6)
@@ -15,8 +18,21 @@ def sized(adaptation, *, seconds):
     """A batch of 4 rows, with the seconds of some rungs."""
     size = BatchSize(len(adaptation.ladder), num_rows=4, chosen=0, first_trial=0)
     for rung, each in seconds.items():
-        size.note(rung, each, num_rows=4, num_prompt=0)
+        size.note(step_of(rung, each))
     return size
+
+
+def step_of(rung, seconds):
+    """A step of 4 rows that belongs to no trial."""
+    return MeasuredStep(
+        rung=rung,
+        trial=None,
+        num_rows=4,
+        num_prompt=0,
+        stands_for=1,
+        alone_s=seconds,
+        emitted=1.0,
+    )
 
 
 def test_a_budget_that_was_not_measured_lies_on_the_line_through_those_that_were():
@@ -31,7 +47,7 @@ def test_a_trial_ends_with_the_first_step_that_costs_more_than_drafts_can_gain()
     adaptation, used = Adaptation(CHAIN), []
     for step in range(600):
         budget = adaptation.choose(step, num_rows=1, num_prompt=0).tree
-        adaptation.settle(step, num_rows=1, num_prompt=0)
+        adaptation.settle(step, num_rows=1, num_query=budget.nodes, num_prompt=0)
         seconds = 1.0 if budget == PLAIN else 10.0
         adaptation.note(step, seconds=seconds, emitted_per_row=1.0)
         used.append(budget != PLAIN)
@@ -43,7 +59,7 @@ def test_a_trial_ends_with_the_first_step_that_costs_more_than_drafts_can_gain()
 def test_a_plain_step_that_takes_longer_than_drafts_is_not_measured():
     size = sized(Adaptation(CHAIN), seconds={1: 1.0, 0: 5.0})
     assert not size.costs[0].is_known
-    size.note(0, 0.9, num_rows=4, num_prompt=0)
+    size.note(step_of(0, 0.9))
     assert size.costs[0].usual == 0.9
 
 
@@ -67,5 +83,5 @@ def test_a_trial_leaves_out_steps_that_are_much_slower_than_the_chosen_budget():
     last = len(adaptation.ladder) - 1
     size = sized(adaptation, seconds={last: 0.5})
     size.chosen, size.num_steps = last, 1000
-    adaptation._try_another(size)  # plain decoding, whose steps are not longer
+    adaptation._next_trial.begin(size)  # plain decoding, whose steps are not longer
     assert (size.trial.rung, size.trial.most_s) == (0, pytest.approx(IMPOSSIBLE * 0.5))

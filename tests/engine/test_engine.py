@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import pytest
 from support.paper import PaperRunner, expected_output, facts, submission
@@ -6,6 +7,7 @@ from support.paper import PaperRunner, expected_output, facts, submission
 from outrider.engine.draft_policy import WholeBudget
 from outrider.engine.engine import Engine
 from outrider.errors import CapacityError, RequestError
+from outrider.wire.draft_budget import Budget, Rung
 
 
 def engine_on_paper(**sizes):
@@ -90,11 +92,31 @@ def test_rows_that_are_never_without_prompts_draft_only_if_it_pays(power, is_dra
 class RecordingPolicy(WholeBudget):
     """Remembers what it is told."""
 
-    def __init__(self):
-        self.emitted = []
+    def __init__(self, rung=None):
+        self.rung, self.emitted, self.query_tokens = rung, [], []
+
+    def choose(self, step, *, num_rows, num_prompt):
+        return self.rung or super().choose(step, num_rows=num_rows, num_prompt=num_prompt)
+
+    def settle(self, step, *, num_rows, num_query, num_prompt):
+        self.query_tokens.append((num_rows, num_query))
 
     def note(self, step, *, seconds, emitted_per_row):
         self.emitted.append(emitted_per_row)
+
+
+@pytest.mark.parametrize(("drafts", "query_tokens"), [(4, 5 + 5 + 2 + 1), (2, 3 * 4), (1, 2 * 4)])
+def test_a_policy_is_told_what_rows_with_limits_of_their_own_run(drafts, query_tokens):
+    """Trees of 5 nodes; rows that share drafts verify so many of them on average."""
+    engine, _ = engine_on_paper(step_tokens=40, max_rows=4, nodes=5, num_pages=100)
+    rung = Rung(tree=Budget(steps=4, nodes=5), drafts=drafts)
+    policy = engine._scheduler._policy = RecordingPolicy(rung)
+    for name, nodes in (("whole", 64), ("also", 64), ("two", 2), ("plain", 1)):
+        asked = submission(name, [1, 2, 3], max_tokens=20)
+        engine.add(replace(asked, budget=Budget(steps=nodes - 1, topk=1, nodes=nodes)))
+    for _ in range(4):
+        engine.step()
+    assert {num for rows, num in policy.query_tokens if rows == 4} == {query_tokens}
 
 
 def test_first_tokens_of_prompts_are_no_gain_of_drafting():

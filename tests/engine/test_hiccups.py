@@ -5,7 +5,7 @@ import random
 import pytest
 from support.hiccups import Adversary, Machine, adversaries, dummy_costs, simulate
 
-from outrider.engine.adaptive_drafting import Adaptation
+from outrider.engine.adaptive.adaptation import Adaptation
 from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
 
 CHAIN = Budget(steps=4, topk=1, nodes=5)

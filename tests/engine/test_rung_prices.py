@@ -5,8 +5,8 @@ import random
 import pytest
 from support.hiccups import Adversary, Machine, dummy_costs, simulate
 
-from outrider.engine.adaptive_drafting import Adaptation
-from outrider.engine.rung_prices import RungPrices
+from outrider.engine.adaptive.adaptation import Adaptation
+from outrider.engine.adaptive.rung_prices import RungPrices
 from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
 from outrider.wire.runner_facts import RungCost
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from outrider.engine.adaptive_drafting import Adaptation
+from outrider.engine.adaptive.adaptation import Adaptation
 from outrider.ops.linear.linear_limits import MOST_SMALL_ROWS
 from outrider.runtime.draft_rungs import _rungs
 from outrider.runtime.warmup import list_shapes
@@ -188,7 +188,7 @@ def test_warm_up_captures_what_adaptive_drafting_chooses_for_any_number_of_rows(
         own = Adaptation(budget, is_shared=True)
         for number in own._estimates.open_rungs(num_rows):
             own = Adaptation(budget, is_shared=True)
-            own._size_of(num_rows).chosen = number
+            own._sizes.of(num_rows).chosen = number
             rung = own.choose(1, num_rows=num_rows, num_prompt=0)
             row = ScheduledDecodes(
                 rows=tuple(range(num_rows)),

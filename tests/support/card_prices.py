@@ -8,7 +8,7 @@ Prices are of the 8B shape in bf16 with an EAGLE-3 head, read off the tables of 
 import itertools
 import random
 from bisect import bisect_left
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from outrider.engine.engine import Engine
@@ -31,7 +31,21 @@ TARGET_MS = [
 ROW_MS = 0.004  # attention of a row
 STEP_MS, ROWS_OF_TWICE = 0.26, 200  # a draft step, and the rows with which it takes twice as long
 IDLE_MS, IDLE_PROMPT_MS = 0.05, 0.0005  # a head that does not draft: a step, a prompt token
-NOISE = 0.01  # relative spread of measured seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requests:
+    """What comes, and what a step costs besides its query tokens."""
+
+    prompts: tuple[int, int] = (43, 129)  # least and most tokens
+    answer: int = 64  # tokens
+    noise: float = 0.01  # relative spread of measured seconds
+    context_ms: float = 0.0  # for 1,000 cached tokens of decode rows
+    chunk_ms: float = 0.0  # for a prompt token times 1,000,000 tokens before it
+    first_ms: float = 0.0  # that the first step with decode rows takes longer
+
+
+SHORT = Requests()
 
 
 def step_ms(*, rows: int, tokens: int, prompt: int, draft_steps: int, has_head: bool) -> float:
@@ -51,8 +65,9 @@ def _target_ms(tokens: int) -> float:
 class Card(PaperRunner):
     """Accepts every draft after an accepted one with the same chance; counts seconds and tokens."""
 
-    def prepare(self, chance: float, *, has_head: bool) -> None:
-        self.chance, self.has_head, self.clock = chance, has_head, random.Random(7)
+    def prepare(self, chance: float, *, has_head: bool, requests: Requests = SHORT) -> None:
+        self.chance, self.has_head, self.requests = chance, has_head, requests
+        self.clock, self.late_ms = random.Random(7), requests.first_ms
         self.begin()
 
     def begin(self) -> None:
@@ -69,6 +84,7 @@ class Card(PaperRunner):
             draft_steps=max((each.steps for each in decodes.budgets), default=0),
             has_head=self.has_head,
         )
+        spent_ms += self._other_ms(batch)
         self.spent_ms += spent_ms
         tokens = [self._round(row, num_drafts / num_rows) for row in decodes.rows]
         for chunk in batch.chunks:
@@ -81,10 +97,20 @@ class Card(PaperRunner):
                 tokens=tokens,
                 drafted=[each.nodes - 1 for each in decodes.budgets] + [0] * len(batch.chunks),
                 details={},
-                busy_s=spent_ms / 1e3 * max(0.5, self.clock.gauss(1.0, NOISE)),
+                busy_s=spent_ms / 1e3 * max(0.5, self.clock.gauss(1.0, self.requests.noise)),
                 has_drafter_failed=False,
             )
         )
+
+    def _other_ms(self, batch: ScheduledBatch) -> float:
+        """What does not follow from the number of query tokens."""
+        requests, late_ms = self.requests, self.late_ms if batch.decodes.rows else 0.0
+        self.late_ms -= late_ms
+        cached = sum(self.lengths[row] for row in batch.decodes.rows)
+        before = sum(
+            len(each.tokens) * (each.start + len(each.tokens) / 2) for each in batch.chunks
+        )
+        return requests.context_ms * cached / 1e3 + requests.chunk_ms * before / 1e6 + late_ms
 
     def _round(self, row: int, drafts: float) -> tuple[int, ...]:
         most = 1 + int(drafts) + (self.rng.random() < drafts % 1)
@@ -95,7 +121,16 @@ class Card(PaperRunner):
         return (1,) * num
 
 
-def tokens_per_s(rows: int, kind: Kind, chance: float, way: str | int, *, seed: int) -> float:
+def tokens_per_s(
+    rows: int,
+    kind: Kind,
+    chance: float,
+    way: str | int,
+    *,
+    seed: int,
+    requests: Requests = SHORT,
+    least_ms: float = 1500,
+) -> float:
     """A load of 1.5 s and more on a fresh engine; `way` may be the length of a fixed chain."""
     steps = {ADAPTIVE: WHOLE.steps, PLAIN: 0}.get(way, way)
     known = facts(
@@ -105,7 +140,7 @@ def tokens_per_s(rows: int, kind: Kind, chance: float, way: str | int, *, seed: 
         step_tokens=2048,
         num_pages=300_000,
         page_size=16,
-        max_context=4096,
+        max_context=1 << 16,
         max_queued=MOST_ROWS,
         prefix_cache=False,
         is_adaptive=way == ADAPTIVE,
@@ -113,8 +148,9 @@ def tokens_per_s(rows: int, kind: Kind, chance: float, way: str | int, *, seed: 
     costs = tuple(_dummy_runs()) if way == ADAPTIVE else ()
     known = replace(known, max_chunks=8, draft=replace(known.draft, is_ranked=True, costs=costs))
     card = Card(known, random.Random(seed))
-    card.prepare(chance, has_head=way != PLAIN)
-    _run(Engine(card, known), card, rows, kind, random.Random(seed + 3))
+    card.prepare(chance, has_head=way != PLAIN, requests=requests)
+    end_ms = least_ms * (1 + rows / 128)
+    _run(Engine(card, known), card, rows, kind, random.Random(seed + 3), end_ms)
     return 1e3 * card.num_emitted / card.spent_ms
 
 
@@ -128,18 +164,24 @@ def _dummy_runs():
             yield RungCost(rows=rows, drafts=rung.drafts, seconds=took_ms / 1e3)
 
 
-def _run(engine: Engine, card: Card, rows: int, kind: Kind, rng: random.Random) -> None:
+def _run(
+    engine: Engine, card: Card, rows: int, kind: Kind, rng: random.Random, end_ms: float
+) -> None:
     """Steady loads count from the step on in which all rows decode."""
     num_live, begun, is_counted = 0, set(), kind == "churn"
     requests = (
         submission(
             str(number),
-            [1] * rng.randint(43, 129),
-            max_tokens=max(1, round(64 * min((number + 1) / rows, 1))) if is_counted else 3000,
+            [1] * rng.randint(*card.requests.prompts),
+            max_tokens=(
+                max(1, round(card.requests.answer * min((number + 1) / rows, 1)))
+                if is_counted
+                else 3000
+            ),
         )
         for number in itertools.count()
     )
-    while card.spent_ms < 1500 * (1 + rows / 128):
+    while card.spent_ms < end_ms:
         for request in itertools.islice(requests, rows - num_live):
             engine.add(request)
             num_live += 1

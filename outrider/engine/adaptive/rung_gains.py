@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from outrider.engine.draft_trials import MovingMean, accept_rate_of, emitted_at
+from outrider.engine.adaptive.accept_rate import USUAL_RATE, accept_rate_of, emitted_at
+from outrider.engine.adaptive.recent_samples import MovingMean
 from outrider.wire.draft_budget import Rung
 
 _EXPECTED_ROUNDS = 16  # that an estimate from another rung counts for
 _SHARING_GAIN = 1.04  # of tokens a round: measured 3 to 6% (docs/lab/log.md)
-_USUAL_RATE = 0.65  # share of a head's drafts that is accepted, before the text tells
 
 
 class RungGains:
@@ -49,7 +49,7 @@ class RungGains:
         """
         known = max(range(len(self._means)), key=lambda each: self._means[each].num * (each > 0))
         source = chosen if chosen and self._means[chosen].num else known
-        rate, mean, most = _USUAL_RATE, self._means[source], self._ladder[source].most_emitted
+        rate, mean, most = USUAL_RATE, self._means[source], self._ladder[source].most_emitted
         if source and mean.num:
             rate = accept_rate_of(mean.value / self._sharing(source), most)
         return self._sharing(rung) * emitted_at(rate, self._ladder[rung].most_emitted)

@@ -31,49 +31,29 @@ class _Samples:
         return sorted(self._last, key=itemgetter(1))[(len(self._last) - 1) // 4]
 
 
-class CostCurve:
-    """Owns the seconds of steps that verify no drafts, by query tokens in half octaves.
+class _Line:
+    """Points connected by straight lines. More tokens never take less time.
 
-    Dummy runs give its first points. They are scaled by what real steps take, which also read KV.
+    A point above a later one was slowed by something else: no step takes less time for more tokens.
     """
 
-    def __init__(self, dummy_runs: Iterable[tuple[int, float]] = ()) -> None:
-        self._dummy = {_half_octave(tokens): (tokens, seconds) for tokens, seconds in dummy_runs}
-        self._seen: defaultdict[int, _Samples] = defaultdict(_Samples)
-        self._most: defaultdict[int, _Samples] = defaultdict(_Samples)  # of steps with drafts
-        self._scale = 1.0  # of dummy runs
-        self._tokens: list[float] = []  # ascending, and so are their seconds
-        self._seconds: list[float] = []
-        self._draw()
-
-    @property
-    def is_known(self) -> bool:
-        return bool(self._tokens)
-
-    def note(self, seconds: float, *, num_tokens: int) -> None:
-        """A step of so many query tokens took so long."""
-        place = _half_octave(num_tokens)
-        self._seen[place].note(num_tokens, seconds)
-        if place in self._dummy:
-            self._scale = self._seen[place].usual[1] / self._dummy[place][1]
-        self._draw()
-
-    def note_drafted(self, seconds: float, *, num_tokens: int) -> None:
-        """A step with drafts took so long: its query tokens alone take no longer."""
-        place = _half_octave(num_tokens)
-        if place not in self._seen:
-            self._most[place].note(num_tokens, seconds)
-            self._draw()
+    def __init__(self, points: Iterable[_Point] = ()) -> None:
+        ascending = sorted(points)
+        least = float("inf")
+        for place in reversed(range(len(ascending))):
+            tokens, seconds = ascending[place]
+            least = min(least, seconds)
+            ascending[place] = tokens, least
+        self._tokens = [tokens for tokens, _ in ascending]
+        self._seconds = [seconds for _, seconds in ascending]
 
     def seconds(self, num_tokens: float) -> float:
-        """Seconds of a step of so many query tokens; 0 where nothing is known.
-
-        Before the first point tokens are free. Beyond the last one, every token costs as much as
-        those of that point do on average: no token can cost more.
+        """Before the first point tokens are free. Beyond the last one, every token costs as much as
+        those of that point do on average: no token can cost more. 0 where nothing is known.
         """
-        if not self._tokens:
-            return 0.0
         tokens, seconds = self._tokens, self._seconds
+        if not tokens:
+            return 0.0
         after = bisect_left(tokens, num_tokens)
         if after == 0:
             return seconds[0]
@@ -82,39 +62,67 @@ class CostCurve:
         share = (num_tokens - tokens[after - 1]) / (tokens[after] - tokens[after - 1])
         return seconds[after - 1] + share * (seconds[after] - seconds[after - 1])
 
+
+class CostCurve:
+    """Owns the seconds of steps that verify no drafts, by query tokens in half octaves.
+
+    Dummy runs give its first points. They are scaled by what real steps take, which also read KV.
+    """
+
+    def __init__(self, dummy_runs: Iterable[tuple[int, float]] = ()) -> None:
+        dummy = {_half_octave(tokens): (tokens, seconds) for tokens, seconds in dummy_runs}
+        self._dummy, self._dummy_line = dummy, _Line(dummy.values())
+        self._seen: defaultdict[int, _Samples] = defaultdict(_Samples)
+        self._most: defaultdict[int, _Samples] = defaultdict(_Samples)  # of steps with drafts
+        self._scale = 1.0  # of dummy runs
+        self._line: _Line | None = None  # drawn when it is read: most steps only teach
+
+    def note(self, seconds: float, *, num_tokens: int) -> None:
+        """A step of so many query tokens took so long."""
+        place = _half_octave(num_tokens)
+        self._seen[place].note(num_tokens, seconds)
+        if place in self._dummy:
+            tokens, usual_s = self._seen[place].usual
+            self._scale = usual_s / self._dummy_line.seconds(tokens)
+        self._line = None
+
+    def note_drafted(self, seconds: float, *, num_tokens: int) -> None:
+        """A step with drafts took so long: its query tokens alone take no longer."""
+        place = _half_octave(num_tokens)
+        if place not in self._seen:
+            self._most[place].note(num_tokens, seconds)
+            self._line = None
+
+    def seconds(self, num_tokens: float) -> float:
+        """Seconds of a step of so many query tokens; 0 where nothing is known."""
+        if self._line is None:
+            self._line = self._draw()
+        return self._line.seconds(num_tokens)
+
     def added_s(self, num_tokens: float, *, beside: float) -> float:
         """Seconds that so many tokens add to a step of `beside` tokens."""
-        return self.seconds(beside + num_tokens) - self.seconds(beside)
+        return self.seconds(beside + num_tokens) - self.seconds(beside) if num_tokens else 0.0
 
     def token_s(self, at: float) -> float:
         """Seconds of one more token in steps of about so many."""
         first, last = at / _NEAR, at * _NEAR
         return (self.seconds(last) - self.seconds(first)) / (last - first)
 
-    def _draw(self) -> None:
-        """Connect the points. Those of steps with drafts count where they are below the others."""
+    def _draw(self) -> _Line:
+        """Points of steps with drafts count where they are below the others."""
         points = {
             place: (float(tokens), self._scale * seconds)
             for place, (tokens, seconds) in self._dummy.items()
         }
         points |= {place: seen.usual for place, seen in self._seen.items()}
-        self._connect(points.values())
+        line = _Line(points.values())
         most = {place: each.usual for place, each in self._most.items() if place not in self._seen}
         lower = {
             place: (tokens, seconds)
             for place, (tokens, seconds) in most.items()
-            if not 0 < self.seconds(tokens) <= seconds
+            if not 0 < line.seconds(tokens) <= seconds
         }
-        if lower:
-            self._connect((points | lower).values())
-
-    def _connect(self, points: Iterable[_Point]) -> None:
-        """More tokens never take less time."""
-        self._tokens, self._seconds, most = [], [], 0.0
-        for tokens, seconds in sorted(points):
-            most = max(most, seconds)
-            self._tokens.append(tokens)
-            self._seconds.append(most)
+        return _Line((points | lower).values()) if lower else line
 
 
 def _half_octave(num_tokens: int) -> int:

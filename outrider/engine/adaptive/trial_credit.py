@@ -22,11 +22,16 @@ class TrialCredit:
         """Seconds that trials of plain decoding may still cost batches that draft."""
         return _MOST_PLAIN * self._spent_s - self._plain_lost_s
 
-    def spend(self, seconds: float) -> None:
-        """A step took so long."""
-        self._spent_s = _KEPT * self._spent_s + seconds
-        self._lost_s *= _KEPT
-        self._plain_lost_s *= _KEPT
+    def earned_s(self, seconds: float, *, is_plain: bool) -> float:
+        """What a step of so many seconds adds to it."""
+        return seconds * (_MOST_PLAIN if is_plain else _MOST_LOST)
+
+    def spend(self, seconds: float, num: int = 1) -> None:
+        """So many steps took so long each."""
+        kept = _KEPT**num
+        self._spent_s = kept * self._spent_s + num * seconds
+        self._lost_s *= kept
+        self._plain_lost_s *= kept
 
     def lose_to_drafts(self, seconds: float) -> None:
         """Negative if a step of a trial gained."""

@@ -8,8 +8,8 @@ steps; so it pays if it adds less than that to this step.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outrider.engine.cost_curve import CostCurve
-from outrider.engine.draft_trials import BatchSize
+from outrider.engine.adaptive.batch_size import BatchSize
+from outrider.engine.adaptive.cost_curve import CostCurve
 
 _LEAST_SHARE = 0.05  # of a step that rows take at least, whatever its prompts are said to take
 

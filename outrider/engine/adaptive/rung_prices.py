@@ -7,12 +7,13 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from outrider.engine.draft_trials import BatchSize, UsualSeconds, emitted_at
+from outrider.engine.adaptive.accept_rate import USUAL_RATE, emitted_at
+from outrider.engine.adaptive.batch_size import BatchSize
+from outrider.engine.adaptive.recent_samples import UsualSeconds
 from outrider.wire.draft_budget import Rung
 from outrider.wire.runner_facts import RungCost
 
 _LEAST_READ = 16  # of a step of prompts alone: mostly tokens, or they are free
-_USUAL_RATE = 0.65  # share of a head's drafts that is accepted, before the text tells
 _BEST_RATE = 0.95  # of a text that is easy for the head
 _WORTH_TRYING = 1.08  # gain at the usual rate: a hard text then loses little in the first steps
 _CHEAP = 1.3  # times a plain step: larger trees that cost more come after smaller ones
@@ -128,7 +129,7 @@ class RungPrices:
 
     def are_promising(self, rung: Rung, num_rows: int) -> bool:
         """Whether the drafts of a rung pay well if they are accepted as often as usual."""
-        emitted = emitted_at(_USUAL_RATE, rung.most_emitted)
+        emitted = emitted_at(USUAL_RATE, rung.most_emitted)
         return emitted >= _WORTH_TRYING * self.times_plain(num_rows, rung.drafts)
 
     def can_pay(self, ladder: Sequence[Rung], num_rows: int, *, least_gain: float) -> bool:
