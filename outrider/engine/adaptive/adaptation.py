@@ -19,7 +19,7 @@ from outrider.engine.adaptive.rung_gains import RungGains
 from outrider.engine.adaptive.rung_prices import RungPrices
 from outrider.engine.adaptive.step_log import MeasuredStep, StepInFlight, StepLog
 from outrider.engine.adaptive.trial import IMPOSSIBLE, Trial, Verdict
-from outrider.engine.adaptive.trial_credit import TrialCredit
+from outrider.engine.adaptive.trial_credit import TrialCredit, TrialKind, kind_of
 from outrider.wire.draft_budget import Budget, Rung, ladder_of
 from outrider.wire.runner_facts import RungCost
 
@@ -96,7 +96,7 @@ class Adaptation:
     @property
     def trial_credit_s(self) -> float:
         """Seconds that trials of drafts may still cost batches that decode plainly."""
-        return self._credit.drafts_s
+        return self._credit.left_s(TrialKind.DRAFTS)
 
     def _without_prompts(self, was: StepInFlight, seconds: float, emitted: float) -> MeasuredStep:
         """The step as its rows alone would have been. They take no less than by the curve: it is a
@@ -123,14 +123,15 @@ class Adaptation:
         trial = step.trial
         if not trial or not size.is_known:
             return
-        chosen_s = step.emitted / self._estimates.chosen_rate(size)
+        seen_s = step.alone_s
         if not step.rung:
-            seen_s = min(step.alone_s, IMPOSSIBLE * size.costs[size.chosen].usual)
-            self._credit.lose_to_plain(seen_s - chosen_s)
+            seen_s = min(seen_s, IMPOSSIBLE * size.costs[size.chosen].usual)
         elif not size.chosen:
-            self._credit.lose_to_drafts(min(step.alone_s, trial.most_s) - chosen_s)
-        elif step.rung > size.chosen:
-            self._credit.lose_to_drafts(step.alone_s - chosen_s)
+            seen_s = min(seen_s, trial.most_s)
+        elif step.rung < size.chosen:
+            return
+        lost_s = seen_s - step.emitted / self._estimates.chosen_rate(size)
+        self._credit.lose(kind_of(tried=step.rung, chosen=size.chosen), lost_s)
 
     def _try_on(self, size: BatchSize, trial: Trial) -> None:
         """Go on with the trial, or end it."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from outrider.engine.adaptive.batch_size import BatchSize
 from outrider.engine.adaptive.rung_estimates import LEAST_GAIN, RungEstimates
 from outrider.engine.adaptive.trial import LONGEST_TRIAL, Trial, Verdict, could_pay
-from outrider.engine.adaptive.trial_credit import TrialCredit
+from outrider.engine.adaptive.trial_credit import TrialCredit, TrialKind
 from outrider.wire.draft_budget import Rung
 
 FREE_SHARE = 0.5  # of a plain step: what drafts may add to it at most and still be called free
@@ -64,7 +64,7 @@ class TrialJudge:
 
     def _is_unpaid(self, size: BatchSize, trial: Trial) -> bool:
         """Whether a trial of drafts that are not free lost more than trials may."""
-        if size.chosen or not trial.num_samples or self._credit.drafts_s >= 0:
+        if size.chosen or not trial.num_samples or self._credit.left_s(TrialKind.DRAFTS) >= 0:
             return False
         return trial.seconds.usual > (1 + FREE_SHARE) * size.costs[0].usual
 

@@ -1,12 +1,13 @@
 """Which rung is tried next, if any."""
 
+import math
 from collections.abc import Sequence
 
 from outrider.engine.adaptive.batch_size import BatchSize
 from outrider.engine.adaptive.judge_trial import FREE_SHARE
 from outrider.engine.adaptive.rung_estimates import LEAST_GAIN, RungEstimates
 from outrider.engine.adaptive.trial import FIRST_STEPS, IMPOSSIBLE
-from outrider.engine.adaptive.trial_credit import TrialCredit
+from outrider.engine.adaptive.trial_credit import TrialCredit, kind_of
 from outrider.wire.draft_budget import Rung
 
 _MOST_GUESSED = 32  # steps of drafts before plain ones are measured, whatever dummy runs said
@@ -72,7 +73,8 @@ class NextTrial:
 
     def _steps_until_paid(self, size: BatchSize, rung: int) -> float:
         """Steps after which trials may cost as much as one of this rung, at the earliest."""
-        earned_s = self._credit.earned_s(size.costs[size.chosen].usual, is_plain=rung == 0)
+        kind = kind_of(tried=rung, chosen=size.chosen)
+        earned_s = self._credit.earned_s(kind, size.costs[size.chosen].usual)
         steps = self._short_s(size, rung) / earned_s
         if rung == 0 and not size.costs[0].is_known:
             steps = min(steps, _MOST_GUESSED - size.num_steps)
@@ -80,23 +82,31 @@ class NextTrial:
 
     def _short_s(self, size: BatchSize, rung: int) -> float:
         """What the time that trials may cost lacks for one more of this rung; 0 if nothing."""
+        if 0 < rung < size.chosen:
+            return 0.0
+        kind = kind_of(tried=rung, chosen=size.chosen)
+        return max(self._needed_s(size, rung) - self._credit.left_s(kind), 0.0)
+
+    def _needed_s(self, size: BatchSize, rung: int) -> float:
+        """What trials may still cost when one of this rung begins. One of more drafts than the
+        chosen ones waits only until earlier ones are paid.
+        """
         if size.chosen == 0:
-            return max(self._needed_credit_s(size, rung) - self._credit.drafts_s, 0.0)
-        if rung > size.chosen:
-            return max(-self._credit.drafts_s, 0.0)
+            return self._drafts_loss_s(size, rung)
+        return self._plain_loss_s(size) if rung == 0 else 0.0
+
+    def _plain_loss_s(self, size: BatchSize) -> float:
+        """What a trial of plain decoding costs, as far as is known."""
         plain_s = self._estimates.expected_s(size, 0)
         is_late = not size.costs[0].is_known and size.num_steps >= _MOST_GUESSED
-        if rung or not plain_s or is_late:
-            return 0.0
+        if not plain_s or is_late:
+            return -math.inf
         lost_s = plain_s - 1 / self._estimates.chosen_rate(size)
-        needed_s = lost_s * self._estimates.num_trial_steps(size, 0)
-        return max(needed_s - self._credit.plain_s, 0.0)
+        return lost_s * self._estimates.num_trial_steps(size, 0)
 
-    def _needed_credit_s(self, size: BatchSize, rung: int) -> float:
-        """What trials of drafts may still cost when one of this rung begins.
-
-        Where drafts do not pay, a trial takes about half of its steps to show that. So drafts that
-        are not free are tried when there is time for these.
+    def _drafts_loss_s(self, size: BatchSize, rung: int) -> float:
+        """What a trial of drafts costs that do not pay: it takes about half of its steps to show
+        that. Drafts that are free cost nothing.
         """
         plain_s, cost, estimates = size.costs[0].usual, size.costs[rung], self._estimates
         drafts_s = estimates.drafts_s(size.rows.value, rung, plain_s)

@@ -1,8 +1,27 @@
 """What trials have cost, against what they may cost."""
 
-_MOST_LOST = 0.015  # share of all time that trials of drafts may cost batches that decode plainly
-_MOST_PLAIN = 0.01  # the same of trials of plain decoding in batches that draft
-_KEPT = 1 - 1 / 8192  # of that time, step by step: a quiet day is no credit for a bad hour
+from enum import Enum, auto
+
+_KEPT = 1 - 1 / 8192  # of all time, step by step: a quiet day is no credit for a bad hour
+
+
+class TrialKind(Enum):
+    """What a trial tries, seen from the chosen rung. Each kind is paid from a purse of its own."""
+
+    PLAIN = auto()  # plain decoding, where drafts are chosen
+    DRAFTS = auto()  # drafts, where plain decoding is chosen
+    MORE = auto()  # more drafts than the chosen ones
+
+
+def kind_of(*, tried: int, chosen: int) -> TrialKind:
+    """Of a trial of a rung; of fewer drafts, which are not paid for, too."""
+    if tried == 0:
+        return TrialKind.PLAIN
+    return TrialKind.DRAFTS if chosen == 0 else TrialKind.MORE
+
+
+# Shares of all time that trials may cost.
+_MOST = {TrialKind.PLAIN: 0.01, TrialKind.DRAFTS: 0.01, TrialKind.MORE: 0.015}
 
 
 class TrialCredit:
@@ -10,32 +29,23 @@ class TrialCredit:
 
     def __init__(self) -> None:
         self._spent_s = 0.0
-        self._lost_s, self._plain_lost_s = 0.0, 0.0  # to trials of drafts, and of plain decoding
+        self._lost_s = dict.fromkeys(TrialKind, 0.0)
 
-    @property
-    def drafts_s(self) -> float:
-        """Seconds that trials of drafts may still cost batches that decode plainly."""
-        return _MOST_LOST * self._spent_s - self._lost_s
+    def left_s(self, kind: TrialKind) -> float:
+        """Seconds that such trials may still cost."""
+        return _MOST[kind] * self._spent_s - self._lost_s[kind]
 
-    @property
-    def plain_s(self) -> float:
-        """Seconds that trials of plain decoding may still cost batches that draft."""
-        return _MOST_PLAIN * self._spent_s - self._plain_lost_s
-
-    def earned_s(self, seconds: float, *, is_plain: bool) -> float:
-        """What a step of so many seconds adds to it."""
-        return seconds * (_MOST_PLAIN if is_plain else _MOST_LOST)
+    def earned_s(self, kind: TrialKind, seconds: float) -> float:
+        """What a step of so many seconds adds to that."""
+        return _MOST[kind] * seconds
 
     def spend(self, seconds: float, num: int = 1) -> None:
         """So many steps took so long each."""
         kept = _KEPT**num
         self._spent_s = kept * self._spent_s + num * seconds
-        self._lost_s *= kept
-        self._plain_lost_s *= kept
+        for kind in TrialKind:
+            self._lost_s[kind] *= kept
 
-    def lose_to_drafts(self, seconds: float) -> None:
-        """Negative if a step of a trial gained."""
-        self._lost_s = max(self._lost_s + seconds, 0.0)
-
-    def lose_to_plain(self, seconds: float) -> None:
-        self._plain_lost_s += max(seconds, 0.0)
+    def lose(self, kind: TrialKind, seconds: float) -> None:
+        """A step of a trial cost so much more than the chosen rung; less than 0 if it gained."""
+        self._lost_s[kind] = max(self._lost_s[kind] + seconds, 0.0)
