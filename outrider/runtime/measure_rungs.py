@@ -13,6 +13,10 @@ from outrider.wire.runner_facts import RungCost
 HOST_S = 0.25  # for all measurements; `generate` starts in about 3 s
 DEVICE_S = 1.0  # captures take several
 _NUM_RUNS = 2  # of a shape
+_FEW_ROWS, _FEW_ROWS_RUNS = (
+    2,
+    5,
+)  # steps of few rows are short, and their drafts pay or not by little
 _SLOW_SHARE = 0.25  # of the time for all: where one step takes so long, no more are measured
 
 
@@ -31,7 +35,8 @@ def measure_rungs(
             break  # even with weights from cold memory a step takes less; else it does not count
         if _time(runner, shapes[0]) > _SLOW_SHARE * most_s:
             break
-        seconds = _fastest(runner, shapes)
+        num_runs = _FEW_ROWS_RUNS if rows <= _FEW_ROWS else _NUM_RUNS
+        seconds = _fastest(runner, shapes, num_runs=num_runs)
         costs += [
             RungCost(rows=rows, drafts=rung.drafts, seconds=took)
             for rung, took in zip(timed, seconds, strict=True)
@@ -53,9 +58,9 @@ def _sizes(
         rows = 2 * size
 
 
-def _fastest(runner: Runner, shapes: Sequence[StepShape]) -> list[float]:
+def _fastest(runner: Runner, shapes: Sequence[StepShape], *, num_runs: int) -> list[float]:
     """Seconds of the fastest run of each shape; in turns, because a machine slows for a while."""
-    runs = [[_time(runner, shape) for shape in shapes] for _ in range(_NUM_RUNS)]
+    runs = [[_time(runner, shape) for shape in shapes] for _ in range(num_runs)]
     return [min(each) for each in zip(*runs, strict=True)]
 
 

@@ -37,10 +37,13 @@ from outrider.ops.compiled.vector_ir import (
     load,
     multiply_add,
     number,
+    prefetch,
     splat,
 )
 
 _VECTOR_BYTES = 4 * TILE
+_AHEAD_BYTES = 8192  # of weights that are prefetched (docs/lab/log.md)
+_LINE_BYTES = 64  # of a cache line
 _ALIGN = 32  # of blocks in memory
 _NUM_NIBBLES = TILE * BLOCK // 2 // _VECTOR_BYTES  # vectors of low halves of codes
 _NUM_OPERANDS = 7  # of a loop
@@ -131,6 +134,7 @@ class _TileLoop:
     def _add_block(self, index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
         builder, kind = self._builder, self._kind
         first, head = self._places(index)
+        self._prefetch(first)
         weights, steps = self._weights(first), self._steps(first)
         scale, zeros = self._scale_and_zeros(head)
         added = []
@@ -149,6 +153,13 @@ class _TileLoop:
                 total = multiply_add(builder, scaled, shares, total)
             added.append(total)
         return added
+
+    def _prefetch(self, first: ir.Value) -> None:
+        """Ask for a later block: a core that multiplies several rows does not look so far ahead."""
+        kind = self._kind
+        num_bytes = TILE * (kind.block_bytes + kind.head_bytes // max(kind.span, 1))
+        for offset in range(_AHEAD_BYTES, _AHEAD_BYTES + num_bytes, _LINE_BYTES):
+            prefetch(self._builder, self._builder.add(first, number(offset)))
 
     def _places(self, index: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Addresses of a block, and of what its span shares, which is behind the span."""
