@@ -1,10 +1,20 @@
 """How a scheduler asks how much a step may draft, and the policy that sets no limit."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from outrider.wire.draft_budget import UNBOUNDED, Rung, whole_rung
 
 _WHOLE = whole_rung(UNBOUNDED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoad:
+    """What a step runs."""
+
+    num_rows: int  # that decode
+    num_query: int  # query tokens of these rows
+    num_prompt: int  # tokens of prompts
 
 
 class DraftPolicy(Protocol):
@@ -14,8 +24,8 @@ class DraftPolicy(Protocol):
         """How much this step with about `num_prompt` prompt tokens may draft."""
         ...
 
-    def settle(self, step: int, *, num_rows: int, num_query: int, num_prompt: int) -> None:
-        """The sizes that the step really has: decode rows, their query tokens, prompt tokens."""
+    def settle(self, step: int, load: StepLoad) -> None:
+        """What the step really runs."""
         ...
 
     def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
@@ -30,7 +40,7 @@ class WholeBudget:
         del step, num_rows, num_prompt
         return _WHOLE
 
-    def settle(self, step: int, *, num_rows: int, num_query: int, num_prompt: int) -> None:
+    def settle(self, step: int, load: StepLoad) -> None:
         pass
 
     def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:

@@ -177,12 +177,7 @@ class Scheduler:
         self._is_stuck = 0 < num_waiting == len(self._waiting)
         if self._prefilling:
             self._schedule_chunks(decision)
-        self._policy.settle(
-            self._step,
-            num_rows=decision.num_decodes,
-            num_query=decision.num_query,
-            num_prompt=decision.num_prompt,
-        )
+        self._policy.settle(self._step, decision.load)
         batch, expected = decision.freeze(self._step)
         if not batch.is_empty:  # an empty batch is not submitted
             batch = replace(batch, finished=self._finished.take())

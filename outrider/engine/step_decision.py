@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from outrider.engine.draft_policy import StepLoad
 from outrider.engine.request import Placement, Request
 from outrider.wire.adapter import AdapterLoad
 from outrider.wire.draft_budget import Budget
@@ -60,15 +61,15 @@ class StepDecision:
         return len(self._decodes)
 
     @property
-    def num_query(self) -> int:
-        """Tokens of all decode rows: their last ones, and the drafts that are verified."""
+    def load(self) -> StepLoad:
+        """Query tokens of rows are their last ones, and the drafts that are verified."""
+        num_rows = len(self._decodes)
         num_drafts = sum(budget.nodes - 1 for _, _, budget, _ in self._decodes)
-        return self.num_decodes + min(num_drafts, self.drafts_per_row * self.num_decodes)
-
-    @property
-    def num_prompt(self) -> int:
-        """Tokens of all chunks."""
-        return sum(len(chunk.tokens) for chunk in self._chunks.values())
+        return StepLoad(
+            num_rows=num_rows,
+            num_query=num_rows + min(num_drafts, self.drafts_per_row * num_rows),
+            num_prompt=sum(len(chunk.tokens) for chunk in self._chunks.values()),
+        )
 
     def admit(
         self, request: Request, placement: Placement, *, arrived: str, owner: int, adapter_slot: int

@@ -3,7 +3,7 @@
 import pytest
 
 from outrider.engine.adaptive.adaptation import Adaptation
-from outrider.engine.draft_policy import WholeBudget
+from outrider.engine.draft_policy import StepLoad, WholeBudget
 from outrider.wire.draft_budget import (
     PLAIN,
     PLAIN_RUNG,
@@ -28,7 +28,7 @@ class World:
     def read_prompt(self, num_tokens):
         """A step of one prompt alone, as the first one of every engine is."""
         self.step += 1
-        self.adaptation.settle(self.step, num_rows=0, num_query=0, num_prompt=num_tokens)
+        self.adaptation.settle(self.step, StepLoad(num_rows=0, num_query=0, num_prompt=num_tokens))
         self.adaptation.note(self.step, seconds=self.seconds(num_tokens), emitted_per_row=0.0)
 
     def run(self, rows, steps, prompt=0):
@@ -38,7 +38,8 @@ class World:
             self.step += 1
             size = {"num_rows": rows, "num_prompt": prompt}
             budget = self.adaptation.choose(self.step, **size).tree
-            self.adaptation.settle(self.step, num_query=rows * budget.nodes, **size)
+            load = StepLoad(num_query=rows * budget.nodes, **size)
+            self.adaptation.settle(self.step, load)
             used.append(budget)
             emitted = sum(self.keep_rate**depth for depth in range(budget.most_emitted))
             self.adaptation.note(
@@ -137,7 +138,7 @@ def test_batches_beside_prompts_are_judged_apart(prompt, is_drafting):
 def test_steps_without_rows_teach_nothing():
     adaptation = Adaptation(CHAIN)
     adaptation.choose(1, num_rows=4, num_prompt=0)
-    adaptation.settle(1, num_rows=0, num_query=0, num_prompt=30)
+    adaptation.settle(1, StepLoad(num_rows=0, num_query=0, num_prompt=30))
     adaptation.note(1, seconds=9.0, emitted_per_row=1.0)
     assert not adaptation._gains.are_known
 
@@ -154,7 +155,7 @@ def test_steps_that_fell_are_not_remembered():
     adaptation = Adaptation(CHAIN)
     for step in range(1, 50):
         adaptation.choose(step, num_rows=4, num_prompt=0)
-        adaptation.settle(step, num_rows=4, num_query=20, num_prompt=0)
+        adaptation.settle(step, StepLoad(num_rows=4, num_query=20, num_prompt=0))
     adaptation.note(49, seconds=1.0, emitted_per_row=1.0)
     assert not len(adaptation._log)
 
@@ -163,7 +164,7 @@ def test_empty_steps_are_not_remembered():
     """A scheduler that waits decides empty steps, which are never run."""
     adaptation = Adaptation(CHAIN)
     for step in range(1, 50):
-        adaptation.settle(step, num_rows=0, num_query=0, num_prompt=0)
+        adaptation.settle(step, StepLoad(num_rows=0, num_query=0, num_prompt=0))
     assert not len(adaptation._log)
 
 
@@ -234,7 +235,7 @@ def test_a_step_stands_in_the_trial_that_it_was_scheduled_for():
     assert other == adaptation.ladder[1]
     adaptation._log.decide(2, 1, None)
     for step in (1, 2):
-        adaptation.settle(step, num_rows=4, num_query=8, num_prompt=0)
+        adaptation.settle(step, StepLoad(num_rows=4, num_query=8, num_prompt=0))
         adaptation.note(step, seconds=1.0, emitted_per_row=1.5)
     assert size.trial.num_samples == 1
     assert size.costs[1].num == 1

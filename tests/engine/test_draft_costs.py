@@ -9,6 +9,7 @@ from outrider.engine.adaptive.batch_size import BatchSize
 from outrider.engine.adaptive.recent_samples import UsualSeconds
 from outrider.engine.adaptive.step_log import MeasuredStep
 from outrider.engine.adaptive.trial import IMPOSSIBLE
+from outrider.engine.draft_policy import StepLoad
 from outrider.wire.draft_budget import PLAIN, Budget
 
 CHAIN = Budget(steps=5, topk=1, nodes=6)
@@ -27,8 +28,7 @@ def step_of(rung, seconds):
     return MeasuredStep(
         rung=rung,
         trial=None,
-        num_rows=4,
-        num_prompt=0,
+        load=StepLoad(num_rows=4, num_query=4, num_prompt=0),
         stands_for=1,
         alone_s=seconds,
         emitted=1.0,
@@ -47,7 +47,7 @@ def test_a_trial_ends_with_the_first_step_that_costs_more_than_drafts_can_gain()
     adaptation, used = Adaptation(CHAIN), []
     for step in range(600):
         budget = adaptation.choose(step, num_rows=1, num_prompt=0).tree
-        adaptation.settle(step, num_rows=1, num_query=budget.nodes, num_prompt=0)
+        adaptation.settle(step, StepLoad(num_rows=1, num_query=budget.nodes, num_prompt=0))
         seconds = 1.0 if budget == PLAIN else 10.0
         adaptation.note(step, seconds=seconds, emitted_per_row=1.0)
         used.append(budget != PLAIN)

@@ -98,8 +98,8 @@ class RecordingPolicy(WholeBudget):
     def choose(self, step, *, num_rows, num_prompt):
         return self.rung or super().choose(step, num_rows=num_rows, num_prompt=num_prompt)
 
-    def settle(self, step, *, num_rows, num_query, num_prompt):
-        self.query_tokens.append((num_rows, num_query))
+    def settle(self, step, load):
+        self.query_tokens.append((load.num_rows, load.num_query))
 
     def note(self, step, *, seconds, emitted_per_row):
         self.emitted.append(emitted_per_row)

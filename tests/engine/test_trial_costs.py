@@ -12,6 +12,7 @@ from support.paper import PaperRunner, facts, submission
 
 from outrider.engine.adaptive.adaptation import Adaptation
 from outrider.engine.adaptive.trial import Trial, could_pay
+from outrider.engine.draft_policy import StepLoad
 from outrider.engine.engine import Engine
 from outrider.wire.draft_budget import PLAIN, Budget, ladder_of
 
@@ -28,7 +29,7 @@ def price(width):
 def after_a_prompt(seconds, *, num_prompt):
     """A policy that has seen one step, which read a prompt."""
     adaptation = Adaptation(CHAIN)
-    adaptation.settle(-1, num_rows=0, num_query=0, num_prompt=num_prompt)
+    adaptation.settle(-1, StepLoad(num_rows=0, num_query=0, num_prompt=num_prompt))
     adaptation.note(-1, seconds=seconds(num_prompt), emitted_per_row=0.0)
     return adaptation
 
@@ -75,7 +76,7 @@ def test_a_trial_of_dear_drafts_ends_when_it_has_lost_what_trials_may():
     ratios = []
     for seed in range(12):
         adaptation = Adaptation(Budget(steps=5, topk=2, nodes=8))
-        adaptation.settle(-1, num_rows=0, num_query=0, num_prompt=43)
+        adaptation.settle(-1, StepLoad(num_rows=0, num_query=0, num_prompt=43))
         adaptation.note(-1, seconds=47.0, emitted_per_row=0.0)
         run = undisturbed(adaptation, machine, seed=seed, num_steps=64)
         cost = sum(map(machine.cost, run.budgets))
@@ -90,7 +91,7 @@ def test_drafts_that_no_text_would_make_pay_are_tried_once():
     machine = Machine(rows=rows, seconds=lambda width: 0.95 * width, accept_rate=0.9, noise=NOISE)
     for seed in SEEDS:
         adaptation = Adaptation(tree)
-        adaptation.settle(-1, num_rows=0, num_query=0, num_prompt=100)
+        adaptation.settle(-1, StepLoad(num_rows=0, num_query=0, num_prompt=100))
         adaptation.note(-1, seconds=machine.seconds(100), emitted_per_row=0.0)
         run = undisturbed(adaptation, machine, seed=seed, num_steps=1000)
         assert sum(budget != PLAIN for budget in run.budgets) == 1
@@ -123,7 +124,7 @@ def test_a_quiet_day_is_no_credit_for_trials():
         adaptation = Adaptation(CHAIN)
         for step in range(num_steps):
             adaptation.choose(step, num_rows=8, num_prompt=0)
-            adaptation.settle(step, num_rows=8, num_query=8, num_prompt=0)
+            adaptation.settle(step, StepLoad(num_rows=8, num_query=8, num_prompt=0))
             adaptation.note(step, seconds=0.02, emitted_per_row=1.0)
         credits.append(adaptation.trial_credit_s)
     assert credits[1] == pytest.approx(credits[0], rel=0.08)

@@ -52,15 +52,3 @@ def test_curl_reaches_every_family_of_routes(server):
     assert kinds == ["list", "text_completion", "response", "other", "other"]
     assert "data: [DONE]" in done.stdout
     assert "spec_decode_num_drafts_total" in done.stdout
-
-
-def test_the_units_command_has_flags_that_there_are():
-    unit = (FOLDER / "outrider.service").read_text()
-    (line,) = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
-    flags = [word for word in line.split() if word.startswith("--")]
-    code = "from outrider.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "serve", "--help"], capture_output=True, text=True, check=True
-    )
-    assert flags
-    assert all(flag in done.stdout for flag in flags)

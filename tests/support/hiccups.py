@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from outrider.engine.adaptive.adaptation import Adaptation
+from outrider.engine.draft_policy import StepLoad
 from outrider.wire.draft_budget import PLAIN, Budget, Rung
 from outrider.wire.runner_facts import RungCost
 
@@ -129,7 +130,9 @@ def simulate(
         if step < num_steps:
             budget = adaptation.choose(step, num_rows=machine.rows, num_prompt=0).tree
             num_query = machine.rows * budget.nodes
-            adaptation.settle(step, num_rows=machine.rows, num_query=num_query, num_prompt=0)
+            adaptation.settle(
+                step, StepLoad(num_rows=machine.rows, num_query=num_query, num_prompt=0)
+            )
             is_delayed = adversary.delays(step, budget, before)
             noise = max(0.5, rng.gauss(1.0, machine.noise))
             run.seconds.append(machine.cost(budget) * noise * (DELAY if is_delayed else 1.0))

@@ -20,6 +20,7 @@ from outrider.engine.adaptive.rung_prices import RungPrices
 from outrider.engine.adaptive.step_log import MeasuredStep, StepInFlight, StepLog
 from outrider.engine.adaptive.trial import IMPOSSIBLE, Trial, Verdict
 from outrider.engine.adaptive.trial_credit import TrialCredit, TrialKind, kind_of
+from outrider.engine.draft_policy import StepLoad
 from outrider.wire.draft_budget import Budget, Rung, ladder_of
 from outrider.wire.runner_facts import RungCost
 
@@ -71,27 +72,28 @@ class Adaptation:
             self._log.decide(step, 0, None, stands_for=_REST)
         return self.ladder[0]
 
-    def settle(self, step: int, *, num_rows: int, num_query: int, num_prompt: int) -> None:
-        self._log.settle(step, num_rows=num_rows, num_query=num_query, num_prompt=num_prompt)
+    def settle(self, step: int, load: StepLoad) -> None:
+        self._log.settle(step, load)
 
     def note(self, step: int, *, seconds: float, emitted_per_row: float) -> None:
         was = self._log.complete(step)
         if was is None:
             return
-        if not was.num_rows:
-            self._prices.note_prompts(seconds, num_prompt=was.num_prompt)
-            self._curve.note(seconds, num_tokens=was.num_prompt)
+        load = was.load
+        if not load.num_rows:
+            self._prices.note_prompts(seconds, num_prompt=load.num_prompt)
+            self._curve.note(seconds, num_tokens=load.num_prompt)
             return
         measured = self._without_prompts(was, seconds, emitted_per_row)
-        size = self._sizes.of(was.num_rows)
+        size = self._sizes.of(load.num_rows)
         self._credit.spend(seconds, was.stands_for)
         self._count_loss(size, measured)
         note_step = self._curve.note_drafted if was.rung else self._curve.note
-        note_step(seconds, num_tokens=was.num_query + was.num_prompt)
+        note_step(seconds, num_tokens=load.num_query + load.num_prompt)
         if was.trial and not was.trial.num_samples:
             self._gains.fade(was.rung)
         size.note(measured)
-        self._gains.note(was.rung, emitted_per_row, num_rows=was.num_rows)
+        self._gains.note(was.rung, emitted_per_row, num_rows=load.num_rows)
 
     @property
     def trial_credit_s(self) -> float:
@@ -102,13 +104,13 @@ class Adaptation:
         """The step as its rows alone would have been. They take no less than by the curve: it is a
         small difference of two large numbers where there are many prompt tokens.
         """
-        prompt_s = self._curve.added_s(was.num_prompt, beside=was.num_query)
-        least_s = self._curve.seconds(was.num_query) if was.num_prompt else 0.0
+        load = was.load
+        prompt_s = self._curve.added_s(load.num_prompt, beside=load.num_query)
+        least_s = self._curve.seconds(load.num_query) if load.num_prompt else 0.0
         return MeasuredStep(
             rung=was.rung,
             trial=was.trial,
-            num_rows=was.num_rows,
-            num_prompt=was.num_prompt,
+            load=load,
             stands_for=was.stands_for,
             alone_s=max(seconds - prompt_s, least_s, _LEAST_SECONDS),
             emitted=emitted,

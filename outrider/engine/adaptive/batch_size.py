@@ -80,9 +80,9 @@ class BatchSize:
 
     def note(self, step: MeasuredStep) -> None:
         num = step.stands_for
-        self.rows.note(step.num_rows, num)
-        self.prompt.note(step.num_prompt, num)
-        self.prompt_share.note(float(step.num_prompt > 0), num)
+        self.rows.note(step.load.num_rows, num)
+        self.prompt.note(step.load.num_prompt, num)
+        self.prompt_share.note(float(step.load.num_prompt > 0), num)
         if step.rung == 0 and self._is_impossible(step.alone_s):
             return
         if step.trial is not None and step.trial is self.trial:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from outrider.engine.adaptive.trial import Trial
+from outrider.engine.draft_policy import StepLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,9 +12,7 @@ class StepInFlight:
 
     rung: int
     trial: Trial | None  # that the step belongs to
-    num_rows: int  # that decode
-    num_query: int  # query tokens of these rows
-    num_prompt: int
+    load: StepLoad
     stands_for: int  # steps: itself, and those before it that were not measured
 
 
@@ -23,8 +22,7 @@ class MeasuredStep:
 
     rung: int
     trial: Trial | None
-    num_rows: int
-    num_prompt: int
+    load: StepLoad
     stands_for: int
     alone_s: float  # seconds that the rows alone would have taken
     emitted: float  # tokens of a row
@@ -44,21 +42,16 @@ class StepLog:
     def decide(self, step: int, rung: int, trial: Trial | None, *, stands_for: int = 1) -> None:
         self._decided[step] = rung, trial, stands_for
 
-    def settle(self, step: int, *, num_rows: int, num_query: int, num_prompt: int) -> None:
-        """The step has these sizes. An empty one has no result."""
+    def settle(self, step: int, load: StepLoad) -> None:
+        """The step runs this. An empty one has no result."""
         is_decided = step in self._decided
         rung, trial, stands_for = self._decided.pop(step, (0, None, 1))
-        if not (num_rows if is_decided else num_prompt):
+        if not (load.num_rows if is_decided else load.num_prompt):
             return
         self._in_flight[step] = StepInFlight(
-            rung=rung,
-            trial=trial,
-            num_rows=num_rows,
-            num_query=num_query,
-            num_prompt=num_prompt,
-            stands_for=stands_for,
+            rung=rung, trial=trial, load=load, stands_for=stands_for
         )
-        if trial and num_rows:
+        if trial and load.num_rows:
             trial.num_in_flight += 1
 
     def complete(self, step: int) -> StepInFlight | None:
@@ -69,6 +62,6 @@ class StepLog:
 
     def _remove(self, step: int) -> StepInFlight:
         was = self._in_flight.pop(step)
-        if was.trial and was.num_rows:
+        if was.trial and was.load.num_rows:
             was.trial.num_in_flight -= 1
         return was
