@@ -214,8 +214,11 @@ def test_pages_that_have_come_give_way_to_a_running_answer(models):
         collect(outputs, engine.step())
         pair.offer(early, "early")
         engine.add(pair.fetched(early, "early"))
+        for _ in range(2):  # its offer, then its read
+            await_next(engine)
+            collect(outputs, engine.step())
+        assert engine.stats.transfers.total_done == 1 and not is_over(outputs, "long")
         run_until(engine, outputs, lambda: not engine.has_work)
-        assert engine.stats.transfers.total_done == 1
         assert outputs["long"][1].progress.preemptions == 0
         assert [outputs["long"][0], outputs["early"][0]] == right_tokens(models, long, early)
         pair.assert_no_leak()
