@@ -5,11 +5,14 @@ import json
 import subprocess
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from outrider.bench.peers.peer_catalogue import PEERS
+from outrider.bench.peers.peer_protocol import PeerModel
 from outrider.cli.main import run
 
 SHAPE = ["--prompt-tokens", "6", "--max-tokens", "9", "--batch", "1,3", "--threads", "1"]
@@ -76,7 +79,7 @@ def test_the_file_says_on_what_and_with_which_work_it_was_measured(outcome):
         "mean_context": 10.5,
     }
     assert written["bandwidth_bytes_per_s"] > 0
-    assert written["not_installed"] == []
+    assert written["not_measured"] == {}
 
 
 @pytest.mark.slow
@@ -159,6 +162,15 @@ def test_a_wrong_flag_is_answered_with_one_line(flags, code, reason, capsys):
     assert shown.err.startswith("error: ")
     assert shown.err.count("\n") == 1
     assert reason in shown.err
+
+
+def test_a_peer_that_cannot_be_measured_says_why(tiny_folder):
+    """llama.cpp reads GGUF files alone, and needs a compiler to be installed."""
+    peer = PEERS["llama-cpp-python"]
+    folder = PeerModel(folder=tiny_folder, gguf=None)
+    there = replace(peer, name="pytest")  # as if it was installed
+    assert there.why_not(folder) == "reads GGUF files; name one with --model"
+    assert there.why_not(PeerModel(folder=tiny_folder, gguf=tiny_folder / "x.gguf")) == ""
 
 
 def test_bench_help_lists_both_benchmarks(capsys):

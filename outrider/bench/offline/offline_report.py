@@ -1,6 +1,7 @@
 """Records of `outrider bench offline`, and the ratios between them."""
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outrider.bench.machine import Machine
@@ -63,7 +64,7 @@ class OfflineReport:
     setting: OfflineSetting
     floors: tuple[DecodeFloor, ...]
     results: tuple[EngineResult, ...]
-    missing: tuple[str, ...]  # peers that are not installed
+    missing: Mapping[str, str]  # peers that were not measured, and why
 
     @property
     def batches(self) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ def describe_offline(report: OfflineReport) -> dict[str, Any]:
         "bandwidth_bytes_per_s": setting.bandwidth,
         "floors": [describe_record(each, "step_s", "tokens_per_s") for each in report.floors],
         "results": [_describe_result(report, result) for result in report.results],
-        "not_installed": list(report.missing),
+        "not_measured": dict(report.missing),
     }
 
 
@@ -89,8 +89,8 @@ def _setting(report: OfflineReport) -> Iterator[SettingLine]:
         first_ms = result.first_token_s * 1e3
         name = f"{result.engine} {result.version} {result.dtype}"
         yield "engine", f"{name}, first token of a single request after {first_ms:.1f} ms"
-    for name in report.missing:
-        yield "engine", f"{name}: not installed"
+    for name, why in report.missing.items():
+        yield "engine", f"{name}: {why}"
 
 
 def _columns(report: OfflineReport) -> tuple[Column, ...]:

@@ -27,7 +27,7 @@ from outrider.bench.offline.run_trace import decode_speed, first_token_s
 from outrider.bench.offline.step_bytes import step_bytes
 from outrider.bench.offline.workload import Workload
 from outrider.bench.peers.outrider_peer import OurEngine
-from outrider.bench.peers.peer_protocol import Peer
+from outrider.bench.peers.peer_protocol import Peer, PeerModel
 from outrider.config.engine_config import Dtype
 from outrider.models.target import read_target
 
@@ -45,7 +45,7 @@ class Entry:
 
 
 def run_offline(
-    model: str, folder: Path, args: OfflineArgs, workload: Workload, note: Note
+    model: str, source: PeerModel, args: OfflineArgs, workload: Workload, note: Note
 ) -> OfflineReport:
     """Measure one engine after another, and the bandwidth before and after them.
 
@@ -53,7 +53,8 @@ def run_offline(
     """
     machine = this_machine(has_busy_neighbour=args.has_busy_neighbour)
     bandwidth = read_bandwidth()
-    entries = [*_our_entries(folder, args, machine.outrider), *_peer_entries(folder, args)]
+    folder = source.folder
+    entries = [*_our_entries(folder, args, machine.outrider), *_peer_entries(source, args)]
     with busy_process() if args.has_busy_neighbour else nullcontext():
         results = tuple(_measure(entry, args, workload, note) for entry in entries)
     bandwidth = max(bandwidth, read_bandwidth())
@@ -63,14 +64,14 @@ def run_offline(
         ),
         floors=tuple(_floors(folder, args, {entry.dtype for entry in entries}, bandwidth)),
         results=results,
-        missing=tuple(peer.name for peer in args.peers if not peer.is_installed),
+        missing={peer.name: why for peer in args.peers if (why := peer.why_not(source))},
     )
 
 
-def count_offline_runs(args: OfflineArgs) -> int:
+def count_offline_runs(args: OfflineArgs, source: PeerModel) -> int:
     """How often `note` will be called."""
-    installed = (peer for peer in args.peers if peer.is_installed)
-    num_entries = len(args.dtypes) + sum(len(p.dtypes_for(args.dtypes)) for p in installed)
+    measured = (peer for peer in args.peers if not peer.why_not(source))
+    num_entries = len(args.dtypes) + sum(len(p.dtypes_for(args.dtypes)) for p in measured)
     num_quantities = 1 + len(args.batches)  # the first token, and decoding at each batch size
     return num_entries * num_quantities * (1 + args.repetitions)
 
@@ -82,12 +83,12 @@ def _our_entries(folder: Path, args: OfflineArgs, version: str) -> Iterator[Entr
         yield Entry(engine=OURS, version=version, dtype=dtype, load=load)
 
 
-def _peer_entries(folder: Path, args: OfflineArgs) -> Iterator[Entry]:
+def _peer_entries(source: PeerModel, args: OfflineArgs) -> Iterator[Entry]:
     for peer in args.peers:
-        if not peer.is_installed:
+        if peer.why_not(source):
             continue
         for dtype in peer.dtypes_for(args.dtypes):
-            load = partial(peer.load, folder, dtype)
+            load = partial(peer.load, source, dtype)
             yield Entry(engine=peer.name, version=peer.version, dtype=dtype, load=load)
 
 

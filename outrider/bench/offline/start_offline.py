@@ -9,6 +9,7 @@ from outrider.bench.offline.offline_args import OfflineArgs
 from outrider.bench.offline.offline_table import describe_offline, print_offline
 from outrider.bench.offline.run_offline import count_offline_runs, run_offline
 from outrider.bench.offline.workload import file_workload, random_workload
+from outrider.bench.peers.peer_protocol import PeerModel
 from outrider.bench.perplexity import encode_texts, measure_perplexity
 from outrider.bench.perplexity_report import describe_perplexities, print_perplexities
 from outrider.bench.report import write_report
@@ -32,8 +33,10 @@ def bench_offline(
         workload = random_workload(folder, args.lengths, num_prompts=num_prompts)
     else:
         workload = file_workload(folder, args.lengths, path=prompts_path, num_prompts=num_prompts)
-    with run_bar(count_offline_runs(args)) as note:
-        report = run_offline(model, folder, args, workload, note)
+    path = Path(model).expanduser()
+    source = PeerModel(folder=folder, gguf=path if path.suffix == ".gguf" else None)
+    with run_bar(count_offline_runs(args, source)) as note:
+        report = run_offline(model, source, args, workload, note)
     print_offline(report)
     write_report(json_path, describe_offline(report))
 

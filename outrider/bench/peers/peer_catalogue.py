@@ -3,9 +3,8 @@
 import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from outrider.bench.peers.peer_protocol import Peer
+from outrider.bench.peers.peer_protocol import Peer, PeerModel
 from outrider.config.engine_config import Dtype
 from outrider.errors import ConfigError
 
@@ -17,11 +16,20 @@ class PeerPackage:
     name: str
     needs: tuple[str, ...]  # further packages
     dtypes: tuple[Dtype, ...]
-    load: Callable[[Path, Dtype], Peer]
+    load: Callable[[PeerModel, Dtype], Peer]
+    reads_gguf: bool = False  # and nothing else
 
     @property
     def is_installed(self) -> bool:
         return all(_has_package(package) for package in (self.name, *self.needs))
+
+    def why_not(self, model: PeerModel) -> str:
+        """Why it is not measured here with this model; empty if it is."""
+        if not self.is_installed:
+            return "not installed"
+        if self.reads_gguf and model.gguf is None:
+            return "reads GGUF files; name one with --model"
+        return ""
 
     @property
     def version(self) -> str:
@@ -40,16 +48,23 @@ def _has_package(name: str) -> bool:
     return True
 
 
-def _load_transformers(folder: Path, dtype: Dtype) -> Peer:
+def _load_transformers(model: PeerModel, dtype: Dtype) -> Peer:
     from outrider.bench.peers.transformers_peer import TransformersPeer
 
-    return TransformersPeer(folder, dtype)
+    return TransformersPeer(model.folder, dtype)
 
 
-def _load_openvino(folder: Path, dtype: Dtype) -> Peer:
+def _load_openvino(model: PeerModel, dtype: Dtype) -> Peer:
     from outrider.bench.peers.openvino_peer import OpenVinoPeer
 
-    return OpenVinoPeer(folder, dtype)
+    return OpenVinoPeer(model.folder, dtype)
+
+
+def _load_llama_cpp(model: PeerModel, dtype: Dtype) -> Peer:
+    from outrider.bench.peers.llama_cpp_peer import LlamaCppPeer
+
+    assert model.gguf is not None, "why_not() has said so"
+    return LlamaCppPeer(model.gguf, dtype)
 
 
 PEERS = {
@@ -66,6 +81,13 @@ PEERS = {
             needs=("optimum-intel",),  # exports the model
             dtypes=("float32", "int8"),
             load=_load_openvino,
+        ),
+        PeerPackage(
+            name="llama-cpp-python",
+            needs=(),
+            dtypes=("packed", "int8", "float16", "float32"),
+            load=_load_llama_cpp,
+            reads_gguf=True,
         ),
     )
 }

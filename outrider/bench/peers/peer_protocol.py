@@ -1,9 +1,19 @@
 """What the benchmark needs of an engine that is loaded and ready."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from outrider.bench.offline.run_trace import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerModel:
+    """The weights that all engines load."""
+
+    folder: Path
+    gguf: Path | None  # the file that they are from; None for a folder of the hub
 
 
 class Peer(Protocol):
