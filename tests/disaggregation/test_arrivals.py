@@ -217,7 +217,8 @@ def test_pages_that_have_come_give_way_to_a_running_answer(models):
         for _ in range(2):  # its offer, then its read
             await_next(engine)
             collect(outputs, engine.step())
-        assert engine.stats.transfers.total_done == 1 and not is_over(outputs, "long")
+        assert engine.stats.transfers.total_done == 1
+        assert not is_over(outputs, "long")
         run_until(engine, outputs, lambda: not engine.has_work)
         assert outputs["long"][1].progress.preemptions == 0
         assert [outputs["long"][0], outputs["early"][0]] == right_tokens(models, long, early)

@@ -93,7 +93,7 @@ def kernel_folder() -> Path | None:
         tempfile.TemporaryFile(dir=folder).close()
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
         _log.warning(
-            "CPU kernels are compiled at every start, about 16 s: %s; "
+            "CPU kernels are compiled at every start, about 25 s: %s; "
             "set OUTRIDER_CACHE to a folder that can be written to",
             error,
         )
