@@ -11,6 +11,8 @@ import pytest
 import torch
 from support.block_inputs import rounded
 from support.gguf_files import random_raw
+from support.tiny import save_tiny
+from support.tiny_folder import write_tokenizer
 
 from outrider.ops.compiled.block_kind import KINDS, KindName
 from outrider.ops.compiled.gguf_rows import GgufRows
@@ -154,6 +156,24 @@ def test_kernels_that_do_not_load_leave_weights_in_float32(failure: str, tmp_pat
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["PackedLinear", "ReferenceAttention"]
     assert f"all are float32: {failure.split('(')[0]}: " in ran.stderr
+
+
+@pytest.mark.slow  # starts a process
+def test_without_threads_for_them_no_compiled_function_runs(tmp_path: Path) -> None:
+    """Some functions run on one thread, and are called by the module that needs the others."""
+    save_tiny("llama", tmp_path)
+    write_tokenizer(tmp_path)
+    code = (
+        "import sys; sys.modules['outrider.ops.compiled.openmp'] = None\n"
+        "from outrider import LLM, SamplingParams\n"
+        f"llm = LLM({str(tmp_path)!r}, draft='ngram', dtype='float32')\n"
+        "[answer] = llm.generate('abcabcabc', SamplingParams(ignore_eos=True, max_tokens=9))\n"
+        "print(len(answer.outputs[0].token_ids))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == "9"
+    assert "compiled CPU kernels are off" in ran.stderr
 
 
 _BESIDE = """

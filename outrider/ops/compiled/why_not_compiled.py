@@ -9,6 +9,7 @@ import torch
 
 _log = logging.getLogger(__name__)
 
+_TEAM = "outrider.ops.compiled.thread_team"  # which runs the functions of all others
 _MOST_CHARS = 300  # of an error; numba's can have pages
 
 
@@ -20,7 +21,8 @@ def why_not_compiled(module: str) -> str:
     if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
         return "they need an x86 CPU with AVX2"
     try:
-        import_module(module)  # compiles, or loads what was compiled
+        for each in (_TEAM, module):
+            import_module(each)  # compiles, or loads what was compiled
     except Exception as error:  # numba, LLVM and the files of the cache can fail in many ways
         what = f"{type(error).__name__}: {' '.join(str(error).split())[:_MOST_CHARS]}"
         _log.warning(
