@@ -18,6 +18,7 @@ from outrider.ops.compiled.exponential import exp_of
 from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.key_tile import most_queries, score_keys, sum_values
 from outrider.ops.compiled.openmp import num_threads, thread_index
+from outrider.ops.compiled.team_barrier import wait_after_unequal_work
 
 NUM_GROUP = 8
 MOST_GROUPS = 2
@@ -301,3 +302,4 @@ def attend_rows(pointer: int) -> None:
             group, query, stride, heads, vectors, dim, pool, table, factors, sinks, window, out,
             scratch,
         )  # fmt: skip
+    wait_after_unequal_work()

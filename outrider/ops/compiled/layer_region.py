@@ -21,7 +21,7 @@ from outrider.ops.compiled.address import pointer_to
 from outrider.ops.compiled.attend_keys import MOST_GROUPS, NUM_GROUP, attend
 from outrider.ops.compiled.kernel_cache import callback, compiled
 from outrider.ops.compiled.openmp import num_threads, thread_index
-from outrider.ops.compiled.team_barrier import wait_for_team
+from outrider.ops.compiled.team_barrier import wait_after_unequal_work, wait_for_team
 from outrider.ops.compiled.tile_product import (
     ADDED,
     NUM_WEIGHT,
@@ -55,7 +55,7 @@ def _attention(given: np.ndarray, qkv: int, x_at: int, pool: int) -> None:
             group, channels, stride, heads, vectors, dim, pool, 0, factors, 0, _WHOLE_TEXT, out,
             scratch,
         )  # fmt: skip
-    wait_for_team()
+    wait_after_unequal_work()
 
 
 @compiled()

@@ -78,10 +78,10 @@ def _pause(context: Any) -> Any:
 
 
 @compiled()
-def _release(now: int) -> None:
+def _release(now: int, had_equal_work: bool) -> None:
     """Let the team go on, and add its lag. A first thread may not have written its time yet."""
     first, released = atomic_load(_state() + _FIRST), atomic_load(_state() + _RELEASED)
-    if first > released and now - first > _LATE_TICKS:
+    if had_equal_work and first > released and now - first > _LATE_TICKS:
         atomic_add(_state() + _LAG, now - first)
     atomic_store(_state() + _RELEASED, now)
     atomic_store(_state() + _COME, 0)
@@ -104,23 +104,36 @@ def _wait_for(turn: int, until: int) -> None:
     atomic_add(_state() + _ASLEEP, -1)
 
 
-@callback(_NOTHING)
-def _wait_for_team() -> None:
+@compiled()
+def _wait(had_equal_work: bool) -> None:
     """A turn ends when all threads have come."""
     if num_threads() == 1:
         return
     turn, now = atomic_load(_state() + _TURN), _ticks()
     before = atomic_add(_state() + _COME, 1)
     if before == num_threads() - 1:
-        _release(now)
+        _release(now, had_equal_work)
         return
     if before == 0:
         atomic_store(_state() + _FIRST, now)
     _wait_for(turn, now + _SPIN_TICKS)
 
 
+@callback(_NOTHING)
+def _wait_for_team() -> None:
+    _wait(True)
+
+
+@callback(_NOTHING)
+def _wait_after_unequal_work() -> None:
+    _wait(False)
+
+
 llvm.add_symbol("outrider_wait_for_team", _wait_for_team.address)
+llvm.add_symbol("outrider_wait_after_unequal_work", _wait_after_unequal_work.address)
 wait_for_team = types.ExternalFunction("outrider_wait_for_team", _NOTHING)
+# Where threads had more and less to do, a thread that comes late says nothing about its core.
+wait_after_unequal_work = types.ExternalFunction("outrider_wait_after_unequal_work", _NOTHING)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
