@@ -168,6 +168,8 @@ def test_layers_with_other_parts_are_no_region():
     assert compile_layers(parts) is not None
     wide = [(layer.attention, layer.mlp) for layer in layers_of(linear=PlainLinear)]
     assert compile_layers([*parts, wide[0]]) is None
+    larger = layer_of(2 * HIDDEN)
+    assert compile_layers([*parts, (larger.attention, larger.mlp)]) is None
     assert compile_layers([]) is None
 
 

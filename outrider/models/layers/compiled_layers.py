@@ -62,11 +62,12 @@ class CompiledLayers:
 def compile_layers(layers: Sequence[tuple[Attention, FeedForward]]) -> CompiledLayers | None:
     """The layers as one region; None where a part of a layer is no compiled function.
 
-    The region's attention reads whole texts, with one scale for all layers.
+    The region's attention reads whole texts, with one scale for all layers, and its memory is for
+    layers of one size.
     """
     parts = [_tiled_parts(attention, mlp) for attention, mlp in layers]
     known = [each for each in parts if each is not None]
-    if not known or len(known) < len(parts):
+    if len(known) < len(parts) or len({_sizes(each) for each in known}) != 1:
         return None
     rules = [each.rule for each, _ in layers if isinstance(each, SelfAttention)]
     scales = {rule.scale for rule in rules}
@@ -75,6 +76,11 @@ def compile_layers(layers: Sequence[tuple[Attention, FeedForward]]) -> CompiledL
     if why_not_compiled("outrider.ops.compiled.layer_region"):
         return None
     return CompiledLayers(known, scales.pop())
+
+
+def _sizes(parts: _TiledParts) -> tuple[tuple[int, int], ...]:
+    heads, output, gate, down = parts
+    return tuple((each.inputs, each.outputs) for each in (heads.qkv, output, gate.gate_up, down))
 
 
 def _tiled_parts(attention: Attention, mlp: FeedForward) -> _TiledParts | None:

@@ -50,7 +50,8 @@ def attend_in_place(
 
 def key_scratch_bytes(groups: Sequence[QueryGroup]) -> int:
     """The size of the memory that attention needs besides its operands."""
-    keys = max(group.seen.mask.shape[2] for group in groups)
+    keys, *others = {group.seen.mask.shape[2] for group in groups}
+    assert not others, "a thread may read one group while another one reads the next"
     return torch.get_num_threads() * key_scratch(keys)
 
 

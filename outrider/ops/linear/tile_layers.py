@@ -115,6 +115,7 @@ class TileLayers:
         """What the region gets for these operands."""
         rows, first, groups = x.shape[0], self._layers[0], step.groups
         assert_floats(x, stream, pools[0], step.rotation.cos, step.rotation.sin)
+        assert len(pools) == len(self._layers)
         num_slots, vectors, head_dim = pools[0].flatten(0, 1).shape
         channels, attended = first.heads.qkv.outputs, first.output.inputs
         wide = torch.empty(rows * (channels + attended + first.down.inputs))
