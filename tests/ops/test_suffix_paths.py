@@ -74,6 +74,21 @@ def test_the_loops_find_matches_in_texts_of_their_own_and_of_others():
     assert 10 < others < 60  # some rows read no texts
 
 
+def test_a_length_beyond_its_row_reads_no_other_row():
+    """A wrong plan gets wrong drafts, but no memory of others."""
+    shared = some_texts(random.Random(1), 4)
+    text = torch.tensor([[0, 1, 2, 0, 1, 2, 0, 1], [9] * 8], dtype=torch.int32)
+    readers = shared.readers(torch.tensor([1, 1]))
+    found = [
+        find_suffixes_compiled(
+            text, torch.tensor(lengths), readers, shared.texts, NgramMatch(least=1, most=5), steps=4
+        )
+        for lengths in ([7, 7], [20, 20])
+    ]
+    assert torch.equal(found[1].matched, found[0].matched)
+    assert torch.equal(found[1].paths, found[0].paths)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_merged_places_are_those_of_a_sort(seed):
     rng = random.Random(seed)

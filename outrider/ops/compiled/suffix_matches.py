@@ -24,10 +24,16 @@ _END = -1
 
 
 @compiled()
+def _last_of(given: np.ndarray, row: int) -> int:
+    """The position of a row's last token; inside of the row, whatever a plan says."""
+    return min(int64_at(given[16])[row], given[1] - 1)
+
+
+@compiled()
 def _own_matches(given: np.ndarray, row: int, ends: np.ndarray, matched: np.ndarray) -> None:
     """The places of the row's own text, and how many tokens match there, more than were asked."""
     text, first = int32_at(given[15]), row * given[5]
-    last = min(int64_at(given[16])[row], given[1] - 1)
+    last = _last_of(given, row)
     find_row_matches(text, first, last, given[2], given[3], ends, matched)
     for place in range(len(ends)):
         if matched[place]:
@@ -43,7 +49,7 @@ def _own_matches(given: np.ndarray, row: int, ends: np.ndarray, matched: np.ndar
 @compiled()
 def _follow_own(given: np.ndarray, row: int, end: int, path: np.ndarray) -> None:
     """The tokens after a place; after the last one they repeat."""
-    text, first, last = int32_at(given[15]), row * given[5], int64_at(given[16])[row]
+    text, first, last = int32_at(given[15]), row * given[5], _last_of(given, row)
     period = max(last - end, 1)
     for step in range(len(path)):
         path[step] = text[first + end + 1 + step % period]
@@ -66,7 +72,7 @@ def _after(keys: np.ndarray, key: int) -> int:
 def _num_shared(given: np.ndarray, row: int, place: int) -> int:
     """How many tokens up to a place of finished texts are the last of the row."""
     text, first = int32_at(given[15]), row * given[5]
-    tokens, last, num = int64_at(given[18]), int64_at(given[16])[row], 0
+    tokens, last, num = int64_at(given[18]), _last_of(given, row), 0
     while num < given[9] and num <= last and num <= place:
         token = tokens[place - num]
         if token != text[first + last - num] or token == _END:
@@ -78,7 +84,7 @@ def _num_shared(given: np.ndarray, row: int, place: int) -> int:
 @compiled()
 def _shared_matches(given: np.ndarray, row: int, ends: np.ndarray, matched: np.ndarray) -> None:
     """The last places of every context in texts that the row may read."""
-    text, first, last = int32_at(given[15]), row * given[5], int64_at(given[16])[row]
+    text, first, last = int32_at(given[15]), row * given[5], _last_of(given, row)
     reader, size, contexts = int64_at(given[17])[row], given[8], int64_at(given[22])
     if reader == given[12]:
         return
