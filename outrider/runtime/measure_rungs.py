@@ -1,7 +1,9 @@
 """Dummy runs that tell what drafts cost on this machine before the first request."""
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from outrider.runtime.runner import Runner
 from outrider.runtime.warmup import Rungs, decode_shape
@@ -10,14 +12,27 @@ from outrider.step.shape import StepShape
 from outrider.wire.draft_budget import PLAIN_RUNG, Rung
 from outrider.wire.runner_facts import RungCost
 
-HOST_S = 0.25  # for all measurements; `generate` starts in about 3 s
+HOST_S = 0.25  # for all numbers of rows; `generate` starts in about 3 s
 DEVICE_S = 1.0  # captures take several
 _NUM_RUNS = 2  # of a shape
-_FEW_ROWS, _FEW_ROWS_RUNS = (
-    2,
-    5,
-)  # steps of few rows are short, and their drafts pay or not by little
+_NUM_SHORT, _MORE_RUNS = 2, 3  # steps of few rows are short, and their drafts pay or not by little
 _SLOW_SHARE = 0.25  # of the time for all: where one step takes so long, no more are measured
+
+
+@dataclass(slots=True)
+class _Timed:
+    """A number of rows: the rungs that are timed, and the seconds of the fastest run of each."""
+
+    rows: int
+    rungs: tuple[Rung, ...]
+    shapes: list[StepShape]
+    seconds: list[float]
+
+    def run(self, runner: Runner, *, num_runs: int) -> None:
+        """Time every shape so often; in turns, because a machine slows for a while."""
+        for _ in range(num_runs):
+            for place, shape in enumerate(self.shapes):
+                self.seconds[place] = min(self.seconds[place], _time(runner, shape))
 
 
 def measure_rungs(
@@ -27,23 +42,25 @@ def measure_rungs(
 
     Few rows come first: a slow machine has time for those alone.
     """
-    costs: list[RungCost] = []
+    measured: list[_Timed] = []
     end_s = time.perf_counter() + most_s
-    for rows, timed in _sizes(buckets, rungs, most_rows):
-        shapes = [decode_shape(rows, rung, buckets) for rung in timed]
-        if not costs and _time(runner, shapes[0]) > most_s:
+    for rows, chosen in _sizes(buckets, rungs, most_rows):
+        shapes = [decode_shape(rows, rung, buckets) for rung in chosen]
+        if not measured and _time(runner, shapes[0]) > most_s:
             break  # even with weights from cold memory a step takes less; else it does not count
         if _time(runner, shapes[0]) > _SLOW_SHARE * most_s:
             break
-        num_runs = _FEW_ROWS_RUNS if rows <= _FEW_ROWS else _NUM_RUNS
-        seconds = _fastest(runner, shapes, num_runs=num_runs)
-        costs += [
-            RungCost(rows=rows, drafts=rung.drafts, seconds=took)
-            for rung, took in zip(timed, seconds, strict=True)
-        ]
+        measured.append(_Timed(rows, chosen, shapes, [math.inf] * len(shapes)))
+        measured[-1].run(runner, num_runs=_NUM_RUNS)
         if time.perf_counter() > end_s:
             break
-    return tuple(costs)
+    for size in measured[:_NUM_SHORT]:
+        size.run(runner, num_runs=_MORE_RUNS)
+    return tuple(
+        RungCost(rows=size.rows, drafts=rung.drafts, seconds=took)
+        for size in measured
+        for rung, took in zip(size.rungs, size.seconds, strict=True)
+    )
 
 
 def _sizes(
@@ -56,12 +73,6 @@ def _sizes(
         drafted = sorted(alike - {PLAIN_RUNG}, key=lambda rung: rung.drafts)
         yield size, tuple(dict.fromkeys((PLAIN_RUNG, *drafted[:1], *drafted[-1:])))
         rows = 2 * size
-
-
-def _fastest(runner: Runner, shapes: Sequence[StepShape], *, num_runs: int) -> list[float]:
-    """Seconds of the fastest run of each shape; in turns, because a machine slows for a while."""
-    runs = [[_time(runner, shape) for shape in shapes] for _ in range(num_runs)]
-    return [min(each) for each in zip(*runs, strict=True)]
 
 
 def _time(runner: Runner, shape: StepShape) -> float:

@@ -1,6 +1,7 @@
 """Dummy runs at start tell adaptive drafting what drafts cost."""
 
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 import torch
@@ -69,20 +70,30 @@ class ColdRunner:
     """Its first run reads weights from cold memory, and takes five times as long as later ones."""
 
     def __init__(self, clock):
-        self.clock, self.num_runs = clock, 0
+        self.clock, self.rows = clock, []
 
     def dummy_run(self, shape):
-        self.clock[0] += 0.08 if self.num_runs == 0 else 0.01 + 0.001 * shape.num_query
-        self.num_runs += 1
+        self.clock[0] += 0.01 + 0.001 * shape.num_query if self.rows else 0.08
+        self.rows.append(shape.rows)
+
+
+def measure(monkeypatch, *, most_s):
+    """What is measured on a cold machine, and the rows of its dummy runs."""
+    clock = [0.0]
+    monkeypatch.setattr("outrider.runtime.measure_rungs.time.perf_counter", lambda: clock[0])
+    ladder, runner = ladder_of(TREE, is_shared=False), ColdRunner(clock)
+    costs = measure_rungs(runner, buckets_of(SHAPE), lambda _: ladder, most_rows=5, most_s=most_s)
+    return costs, runner.rows
+
+
+def test_steps_of_few_rows_run_once_more_when_all_were_measured(monkeypatch):
+    costs, rows = measure(monkeypatch, most_s=10.0)
+    assert [each for each, _ in groupby(rows)] == [1, 2, 4, 1, 2]
+    assert {cost.rows for cost in costs} == {1, 2, 4}
 
 
 def test_the_first_run_of_all_does_not_count(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr("outrider.runtime.measure_rungs.time.perf_counter", lambda: clock[0])
-    ladder = ladder_of(TREE, is_shared=False)
-    costs = measure_rungs(
-        ColdRunner(clock), buckets_of(SHAPE), lambda _: ladder, most_rows=2, most_s=0.25
-    )
+    costs, _ = measure(monkeypatch, most_s=0.25)
     assert [(cost.rows, cost.drafts) for cost in costs][:3] == [(1, 0), (1, 2), (1, 7)]
     assert [cost.seconds for cost in costs][:3] == pytest.approx([0.011, 0.013, 0.018])
 
