@@ -1,6 +1,7 @@
 """What drafts should cost by dummy runs, and what adaptive drafting makes of it."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from support.hiccups import Adversary, Machine, dummy_costs, simulate
@@ -40,7 +41,35 @@ def test_a_price_is_that_of_the_nearest_measured_number_of_rows():
 
 
 def test_rows_without_a_measured_draft_tell_nothing():
-    assert not RungPrices([cost(1, 0, 1.0)]).are_measured
+    assert not RungPrices([cost(1, 0, 1.0)]).are_measured(1)
+
+
+def test_dummy_runs_of_few_rows_tell_nothing_about_many():
+    """A slow machine had time for one row, beside which drafts are free."""
+    prices = RungPrices([cost(2, 0, 1.0), cost(2, 1, 1.02)])
+    assert [prices.are_measured(rows) for rows in (1, 2, 3, 4, 64)] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("rows", [8, 16])
+def test_many_rows_do_not_begin_with_drafts_that_are_free_beside_one(rows):
+    """Steps take as long as with 8 query tokens, and then longer in proportion."""
+    machine = Machine(rows=1, seconds=lambda width: max(width, 8) / 8, accept_rate=0.3)
+    costs = [each for each in dummy_costs(machine, LADDER) if each.rows == 1]
+    adaptation, nothing, rng = (
+        Adaptation(CHAIN, costs=costs),
+        Adversary(lambda *_: False, []),
+        random.Random(3),
+    )
+    simulate(adaptation, machine, nothing, rng, num_steps=200, num_in_flight=0)
+    many = replace(machine, rows=rows)
+    run = simulate(adaptation, many, nothing, rng, num_steps=64, num_in_flight=0)
+    assert sum(run.tokens) / sum(run.seconds) > 0.9 * many.rate(PLAIN)
 
 
 def test_drafts_that_cannot_pay_by_dummy_runs_are_not_tried_for_a_thousand_steps():

@@ -36,7 +36,7 @@ class BatchSizes:
 
     def _new(self, num_rows: int) -> BatchSize:
         free = self._estimates.first_rung(num_rows)
-        is_undecided = free > 0 and self._estimates.has_prompt_price
+        is_undecided = free > 0 and self._estimates.has_prompt_price(num_rows)
         size = BatchSize(
             len(self._ladder),
             num_rows=num_rows,

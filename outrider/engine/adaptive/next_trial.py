@@ -39,7 +39,7 @@ class NextTrial:
 
     def _num_first(self, size: BatchSize) -> int:
         """Steps before the first trial of a size. Dummy runs have shown what plain ones cost."""
-        if self._estimates.are_measured and size.chosen == 0:
+        if self._estimates.are_measured(size) and size.chosen == 0:
             return 1
         return max(FIRST_STEPS, self._estimates.num_trial_steps(size, size.chosen))
 
@@ -64,7 +64,9 @@ class NextTrial:
         decoding is chosen: the text may have changed. Other rungs must promise a gain.
         """
         is_next = rung == 0 or rung == size.chosen + 1 == 1
-        is_measured = size.chosen > 0 or size.costs[1].is_known or self._estimates.are_measured
+        is_measured = (
+            size.chosen > 0 or size.costs[1].is_known or self._estimates.are_measured(size)
+        )
         promise = self._estimates.promise(size, rung) if is_next or is_measured else 0.0
         if is_next or promise >= LEAST_GAIN:
             return promise
@@ -112,6 +114,6 @@ class NextTrial:
         drafts_s = estimates.drafts_s(size.rows.value, rung, plain_s)
         loss_s = cost.usual - plain_s if cost.is_known else drafts_s
         is_free = loss_s <= FREE_SHARE * plain_s
-        if estimates.are_measured and not cost.is_known:
+        if estimates.are_measured(size) and not cost.is_known:
             is_free = estimates.is_promising(size, rung)
         return 0.0 if is_free else loss_s * estimates.num_trial_steps(size, rung) / 2

@@ -28,15 +28,13 @@ class RungEstimates:
         self._ladder, self._prices = ladder, prices
         self._curve, self._gains = curve, gains
 
-    @property
-    def are_measured(self) -> bool:
+    def are_measured(self, size: BatchSize) -> bool:
         """Whether dummy runs told what drafts cost."""
-        return self._prices.are_measured
+        return self._prices.are_measured(size.num_rows)
 
-    @property
-    def has_prompt_price(self) -> bool:
+    def has_prompt_price(self, num_rows: int) -> bool:
         """Whether prompts alone tell what drafts cost."""
-        return not self._prices.are_measured and self._prices.query_token_s > 0
+        return not self._prices.are_measured(num_rows) and self._prices.query_token_s > 0
 
     @property
     def are_gains_known(self) -> bool:
@@ -65,7 +63,7 @@ class RungEstimates:
         other rows, else drafts that should be free, or none.
         """
         rungs = [rung for rung, each in enumerate(self._ladder) if rung and not each.is_shared]
-        if self._gains.are_known and self._prices.are_measured:
+        if self._gains.are_known and self._prices.are_measured(num_rows):
             gains = {rung: self._gains.usual(0, rung) for rung in rungs}
             return self._prices.choose_best(self._ladder, gains, num_rows, least_gain=LEAST_GAIN)
         free = [
@@ -122,7 +120,7 @@ class RungEstimates:
             return seconds
         # Rows of this number have not run.
         rows, drafts = size.num_rows, self._ladder[rung].drafts
-        if self._prices.are_measured:
+        if self._prices.are_measured(rows):
             return self._curve.seconds(rows) * self._prices.times_plain(rows, drafts)
         return self._curve.seconds(rows * (1 + drafts))
 
@@ -150,7 +148,8 @@ class RungEstimates:
         rung shows how often drafts are accepted.
         """
         prices = self._prices
-        return not prices.are_measured or prices.is_cheap(self._ladder[rung], size.num_rows)
+        is_measured = prices.are_measured(size.num_rows)
+        return not is_measured or prices.is_cheap(self._ladder[rung], size.num_rows)
 
     def is_other_form(self, size: BatchSize, rung: int) -> bool:
         """Whether a rung differs from the chosen one only in how rows share their drafts."""

@@ -39,11 +39,13 @@ class RungPrices:
             for rows, found in seconds.items()
             if len(found) > 1
         }
+        self._most_measured = max(self._ratios, default=0).bit_length()  # octave of rows
 
-    @property
-    def are_measured(self) -> bool:
-        """Whether dummy runs told what drafts cost."""
-        return bool(self._ratios)
+    def are_measured(self, num_rows: int) -> bool:
+        """Whether dummy runs told what drafts cost beside so many rows. A slow machine has run few
+        rows alone, and drafts that are free beside one row are dear beside many.
+        """
+        return num_rows.bit_length() <= self._most_measured
 
     @property
     def query_token_s(self) -> float:
@@ -57,7 +59,7 @@ class RungPrices:
 
     def drafts_s(self, num_rows: float, drafts: int, *, plain_s: float) -> float:
         """Seconds that so many drafts of each row add to a plain step; 0: nothing is known."""
-        if self._ratios:
+        if self.are_measured(round(num_rows)):
             return (self.times_plain(round(num_rows), drafts) - 1) * plain_s
         return self.query_token_s * num_rows * drafts
 
@@ -67,7 +69,8 @@ class RungPrices:
         """
         known = [each for each, cost in enumerate(size.costs) if cost.is_known]
         below = [each for each in known if each <= rung]
-        if not known or not (below or self._ratios):
+        is_measured = self.are_measured(size.num_rows)
+        if not known or not (below or is_measured):
             return 0.0
         last, plain = below[-1] if below else known[0], size.costs[0]
         seconds = size.costs[last].usual
@@ -76,7 +79,7 @@ class RungPrices:
         if last and plain.is_known:
             each = max(seconds - plain.usual, 0.0) / (ladder[last].nodes - 1)
             return seconds + each * (ladder[rung].nodes - ladder[last].nodes)
-        if self._ratios:
+        if is_measured:
             times = [self.times_plain(size.num_rows, ladder[each].drafts) for each in (rung, last)]
             seconds *= times[0] / times[1]
         return seconds
@@ -99,7 +102,7 @@ class RungPrices:
         """The rung of these that a batch begins with, or plain decoding: the largest cheap one,
         else the smallest, which shows at the least cost how often drafts are accepted.
         """
-        if not self._ratios:
+        if not self.are_measured(num_rows):
             return max(free, default=0)
         good = [rung for rung in free if self.are_promising(ladder[rung], num_rows)]
         cheap = (rung for rung in good if self.is_cheap(ladder[rung], num_rows))
@@ -134,7 +137,7 @@ class RungPrices:
 
     def can_pay(self, ladder: Sequence[Rung], num_rows: int, *, least_gain: float) -> bool:
         """Whether a rung may gain so much with the easiest text."""
-        return not self._ratios or any(
+        return not self.are_measured(num_rows) or any(
             emitted_at(_BEST_RATE, rung.most_emitted)
             > least_gain * self.times_plain(num_rows, rung.drafts)
             for rung in ladder[1:]

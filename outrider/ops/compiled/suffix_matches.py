@@ -26,7 +26,7 @@ _END = -1
 @compiled()
 def _last_of(given: np.ndarray, row: int) -> int:
     """The position of a row's last token; inside of the row, whatever a plan says."""
-    return min(int64_at(given[16])[row], given[1] - 1)
+    return int(min(int64_at(given[16])[row], given[1] - 1))
 
 
 @compiled()
