@@ -15,18 +15,23 @@ class DraftPace:
 
     def __init__(self) -> None:
         self._steps = LEAST_STEPS
+        self._longest = LEAST_STEPS  # that a budget has allowed
         self._last_budget = PLAIN  # what `within` returned last
 
-    def note_round(self, *, drafted: int, num_accepted: int) -> None:
-        """All accepted: draft twice as far. At most half accepted, or none drafted: half as far."""
-        if drafted and num_accepted == drafted:
-            self._steps = 2 * self._steps + 1
-        elif 2 * num_accepted <= drafted:
+    def note_round(self, *, drafted: int, num_accepted: int, most: int) -> None:
+        """All accepted: draft twice as far. At most half accepted, or none drafted: half as far.
+
+        `most` drafts were allowed. Where the batch allowed few or none, they say little.
+        """
+        if most and drafted and num_accepted == drafted:
+            self._steps = 2 * self._steps + 1 if most >= self._steps else self._steps
+        elif most and 2 * num_accepted <= drafted:
             self._steps = max(LEAST_STEPS, self._steps // 2)
 
     def within(self, budget: Budget) -> Budget:
         """The part of a budget to use now."""
-        self._steps = min(self._steps, max(budget.steps, LEAST_STEPS))
+        self._longest = max(self._longest, budget.steps)
+        self._steps = min(self._steps, self._longest)
         steps = min(self._steps, budget.steps)
         nodes, last = min(budget.nodes, 1 + steps), self._last_budget
         if (last.steps, last.topk, last.nodes) != (steps, budget.topk, nodes):

@@ -389,7 +389,7 @@ class Engine:
             taken = request.append(tokens, own.failure)
             if place < num_rounds:  # the bonus token is no draft; nor are tokens after the end
                 has_bonus = taken == len(tokens) and own.failure.is_none
-                request.note_round(drafted, num_accepted=taken - has_bonus)
+                request.note_round(drafted, num_accepted=taken - has_bonus, most=most - 1)
                 if place in saved:
                     self._scheduler.borders.settle_round(placement, saved[place], taken)
             if request.finish != "running":

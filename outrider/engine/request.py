@@ -226,12 +226,14 @@ class Request:
     def note_preemption(self) -> None:
         self._preemptions += 1
 
-    def note_round(self, drafted: int, *, num_accepted: int) -> None:
-        """Count a finished round and its accepted drafts."""
+    def note_round(self, drafted: int, *, num_accepted: int, most: int) -> None:
+        """Count a finished round, which may have had so many drafts on a path, and its accepted
+        ones.
+        """
         self._rounds += 1
         self._drafted += drafted
         if self._is_paced:
-            self.pace.note_round(drafted=drafted, num_accepted=num_accepted)
+            self.pace.note_round(drafted=drafted, num_accepted=num_accepted, most=most)
         if num_accepted:
             counts = list(self._accepted_per_depth)
             if num_accepted > len(counts):

@@ -10,7 +10,7 @@ def steps_after(*rounds):
     pace = DraftPace()
     for drafted, num_accepted in rounds:
         pace.within(LARGE)
-        pace.note_round(drafted=drafted, num_accepted=num_accepted)
+        pace.note_round(drafted=drafted, num_accepted=num_accepted, most=15)
     return pace.within(LARGE).steps
 
 
@@ -35,10 +35,26 @@ def test_success_beyond_the_budget_is_not_hoarded():
     pace = DraftPace()
     for _ in range(10):
         pace.within(LARGE)
-        pace.note_round(drafted=15, num_accepted=15)
+        pace.note_round(drafted=15, num_accepted=15, most=15)
     pace.within(LARGE)
-    pace.note_round(drafted=15, num_accepted=0)
+    pace.note_round(drafted=15, num_accepted=0, most=15)
     assert pace.within(LARGE).steps == 7
+
+
+@pytest.mark.parametrize(
+    ("budget", "drafted"),
+    [(PLAIN, 0), (Budget(steps=1, topk=1, nodes=2), 1)],
+)
+def test_steps_in_which_the_batch_drafts_little_change_nothing(budget, drafted):
+    """Those with prompts beside them, and trials of plain decoding."""
+    pace = DraftPace()
+    for num in (3, 7):
+        pace.within(LARGE)
+        pace.note_round(drafted=num, num_accepted=num, most=num)
+    for _ in range(5):
+        pace.within(budget)
+        pace.note_round(drafted=drafted, num_accepted=drafted, most=drafted)
+    assert pace.within(LARGE).steps == 15
 
 
 @pytest.mark.parametrize("budget", [PLAIN, Budget(steps=1, topk=2, nodes=2)])
