@@ -68,7 +68,7 @@ class Engine:
         self._busy_s = 0.0
         self._active = ActiveClock()
         self._end_reason = ""  # why the engine stopped for good; empty while it runs
-        self.num_drafter_failures = 0  # after the first one, nothing is drafted any more
+        self.num_drafter_failures = 0  # of this drafter and of those before `wake_up`
         self.num_failed_steps = 0
 
     @property
@@ -207,6 +207,7 @@ class Engine:
         if isinstance(self._runner, SleepingRunner):
             self._asleep |= {"kv_cache"}  # an earlier call may have taken it out already
             self._use(self._home.build_again())
+            self._scheduler.begin_drafting()
         self._asleep = frozenset()
 
     def use_head(self, folder: str) -> None:
@@ -367,7 +368,7 @@ class Engine:
     def _absorb(self, expected: ExpectedStep, result: StepResult) -> tuple[RequestUpdate, ...]:
         """Replace bounds by true lengths, append the tokens, finish the requests they end."""
         self._busy_s += result.busy_s
-        if result.has_drafter_failed and not self.num_drafter_failures:
+        if result.has_drafter_failed and self._scheduler.is_drafting:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()
         num_rounds, details, saved = expected.num_rounds, result.details, expected.saved_rounds

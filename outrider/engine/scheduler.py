@@ -70,13 +70,9 @@ class Scheduler:
         self._decoding: list[Placement] = []
         self._free_rows = list(range(facts.host.max_rows, 0, -1))  # row 0 is padding
         self._step = 0
-        self._policy: DraftPolicy = (
-            Adaptation(facts.draft.budget, is_shared=facts.draft.is_ranked, costs=facts.draft.costs)
-            if facts.draft.is_adaptive
-            else WholeBudget()
-        )
+        self._policy = _policy_of(facts)
         self._finished = FinishedTexts(is_wanted=facts.draft.needs_finished)
-        self._is_drafting = True
+        self.is_drafting = True
         self._is_stuck = False  # no waiting request was admitted in the last step
 
     @property
@@ -214,10 +210,14 @@ class Scheduler:
 
     def stop_drafting(self) -> None:
         """The drafter failed: schedule plain decoding from now on."""
-        self._is_drafting = False
+        self.is_drafting = False
+
+    def begin_drafting(self) -> None:
+        """There is a new drafter. What the one before cost and gained says nothing about it."""
+        self.is_drafting, self._policy = True, _policy_of(self._facts)
 
     def _most_drafted(self, num_rows: int) -> Rung:
-        if not num_rows or not self._is_drafting:
+        if not num_rows or not self.is_drafting:
             return PLAIN_RUNG
         ahead = self._num_prompt_ahead(num_rows)
         return self._policy.choose(self._step, num_rows=num_rows, num_prompt=ahead)
@@ -395,3 +395,10 @@ class Scheduler:
 
 def _rank(placement: Placement) -> tuple[int, int]:
     return placement.precedence
+
+
+def _policy_of(facts: RunnerFacts) -> DraftPolicy:
+    draft = facts.draft
+    if not draft.is_adaptive:
+        return WholeBudget()
+    return Adaptation(draft.budget, is_shared=draft.is_ranked, costs=draft.costs)

@@ -58,6 +58,22 @@ def test_answers_stay_and_drafts_are_those_of_the_new_head(root):
     assert run(llm) == reference
 
 
+def test_an_engine_whose_head_failed_drafts_with_the_next_one(root, monkeypatch):
+    reference = run(load(root, "head-1"))
+    llm = load(root, "head-0")
+
+    def fail(*_):
+        raise RuntimeError("the head broke")
+
+    monkeypatch.setattr(llm._engine._runner._program.drafter._drafter, "propose", fail)
+    answers, kept = run(llm)
+    assert answers == reference[0]
+    assert kept == [[], []]
+    llm._engine.use_head(str(root / "head-1"))
+    assert run(llm) == reference
+    assert llm._engine.num_drafter_failures == 1
+
+
 def test_a_head_that_cannot_be_loaded_changes_nothing(root):
     llm = load(root, "head-0")
     before = run(llm)
