@@ -70,6 +70,7 @@ class Settings:
     attention: AttentionChoice = USUAL_ATTENTION
     # Layers with a sliding window keep what they see. A role ships whole texts to another server.
     has_window_pages: bool = True
+    gets_pages: bool = False  # other servers write pages between two steps
 
 
 def resolve_settings(
@@ -108,6 +109,7 @@ def resolve_settings(
             target=config.attention, draft=config.draft.attention, on_cpu=on_cpu
         ),
         has_window_pages=config.disaggregation.mode == "null",
+        gets_pages=config.disaggregation.mode == "decode",
     )
 
 

@@ -305,6 +305,7 @@ def _make_room(
         sampling=state.sampling,
         largest=largest,
         is_ragged=cache.target.attention.capabilities.is_ragged,
+        gets_pages=settings.gets_pages,
     )
     return room, state
 

@@ -40,6 +40,7 @@ class DraftRoom:
     sampling: SamplingTable
     largest: StepShape
     is_ragged: bool  # rows of a step may draft different numbers of nodes
+    gets_pages: bool  # other servers write pages between two steps
 
     def chooser(self, facts: DraftFacts) -> TreeChooser:
         """What chooses trees; it learns from steps that draft alike where others may share."""
@@ -146,6 +147,7 @@ class ModelDraft:
             facts=self.facts,
             largest=room.largest,
             chooser=room.chooser(self.facts),
+            may_postpone=not room.gets_pages,
         )
 
 

@@ -51,6 +51,7 @@ class ModelDrafter(BaseDrafter):
         facts: DraftFacts,
         largest: StepShape,
         chooser: TreeChooser,
+        may_postpone: bool,  # nothing but steps writes pages: else it could come too early
     ) -> None:
         super().__init__(facts, model.facts.aux_layers)
         self._model = model
@@ -64,7 +65,7 @@ class ModelDrafter(BaseDrafter):
         self._chooser = chooser
         # None: the draft model reads every step at once.
         self._postponed: PostponedSteps | None = None
-        if can_postpone(model.facts, device):
+        if may_postpone and can_postpone(model.facts, device):
             self._postponed = PostponedSteps(self._read_steps)
 
     def bind(self, shape: StepShape, decode: DecodeRows, chunk: ChunkRows) -> DraftPlans:

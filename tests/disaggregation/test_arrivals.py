@@ -11,7 +11,9 @@ from support.roles import pair_of
 
 from outrider.disaggregation import offer_watch, page_fetches
 from outrider.disaggregation.tcp_pages import TcpSink
+from outrider.engine.draft_policy import WholeBudget
 from outrider.runtime.draft_kinds import NoDraft
+from outrider.wire.draft_budget import PLAIN, UNBOUNDED, Budget, whole_rung
 
 LONG_S = 60.0
 SMALL = Shape(kv_tokens=80, max_context=76)  # 20 pages of 4
@@ -242,3 +244,37 @@ def test_a_text_that_is_computed_here_meanwhile_needs_no_transfer(models):
         pair.prefill.engine.tend()
         run_until(pair.prefill.engine, {}, lambda: not pair.board._offers)
         pair.assert_no_leak()
+
+
+class Bound(WholeBudget):
+    """Drafts nothing until the test says so."""
+
+    rung = whole_rung(PLAIN)
+
+    def choose(self, step, *, num_rows, num_prompt):
+        return self.rung
+
+
+def test_steps_that_a_head_has_not_read_do_not_overwrite_what_came(models):
+    """The row has ended, and its pages were given to a prompt that another engine computed."""
+    traced = replace(GREEDY, trace=True)
+    draft = models.draft("eagle3", Budget(steps=3, topk=1, nodes=4))
+    long = long_answer(16, max_tokens=44)
+    late = replace(prompt_of("late", 52), sampling=traced)
+    with pair_of(models.target, draft, decode_shape=SMALL) as pair:
+        engine, outputs, rounds = pair.decode.engine, {}, []
+        engine._scheduler._policy = policy = Bound()
+        engine.add(long)
+        run_until(engine, outputs, lambda: not engine.has_work)
+        policy.rung = whole_rung(UNBOUNDED)
+        pair.offer(late, "late")
+        engine.add(pair.fetched(late, "late"))
+        while engine.has_work:
+            updates = engine.step()
+            rounds += [each for update in updates for each in update.rounds]
+        assert engine.stats.transfers.total_done == 1
+    alone, expected = engine_of(models.target, SMALL, draft), []
+    alone.add(late)
+    while alone.has_work:
+        expected += [each for update in alone.step() for each in update.rounds]
+    assert rounds == expected

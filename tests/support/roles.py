@@ -76,10 +76,17 @@ class Pair:
             assert stats.rows.free == stats.rows.total
 
 
-def make_half(model, shape: Shape, draft: DraftKind, grammars: Grammars = NO_GRAMMARS) -> Half:
+def make_half(
+    model,
+    shape: Shape,
+    draft: DraftKind,
+    grammars: Grammars = NO_GRAMMARS,
+    *,
+    gets_pages: bool = False,
+) -> Half:
     runner, facts = assemble_runner(
         model,
-        settings_of(shape),
+        replace(settings_of(shape), gets_pages=gets_pages),
         draft=draft,
         kv_tokens=shape.kv_tokens,
         buckets=buckets_of(shape),
@@ -107,7 +114,7 @@ def pair_of(
 ):
     """The two engines; the listener is closed in the end."""
     prefill = make_half(model, shape, draft, grammars)
-    decode = make_half(model, decode_shape or shape, draft, grammars)
+    decode = make_half(model, decode_shape or shape, draft, grammars, gets_pages=True)
     ships_rows = prefill.engine.facts.snapshots.row_bytes > 0
     board = OfferBoard(lease_s, prefill.runner.row_images)
     server = PrefillServer(
