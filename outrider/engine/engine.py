@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from outrider.engine.active_clock import ActiveClock
 from outrider.engine.admission import check_request
+from outrider.engine.draft_policy import DraftPolicy
 from outrider.engine.engine_role import EngineRole
 from outrider.engine.failure_reason import LOST, STOPPED_MID_STEP, failure_reason
 from outrider.engine.new_requests import NewRequests
@@ -20,7 +21,7 @@ from outrider.errors import CapacityError, RequestError
 from outrider.structured.grammar_cache import NO_GRAMMARS, Grammars
 from outrider.wire.adapter import NO_ADAPTER_CHECKS, Adapter, AdapterChecks
 from outrider.wire.embedded_span import EmbeddedSpan
-from outrider.wire.engine_stats import NO_STEPS, DeviceWork, EngineStats, Faults, StepCounts
+from outrider.wire.engine_stats import NO_STEPS, EngineStats, Faults, StepCounts
 from outrider.wire.failure import FailureKind, RequestFailure
 from outrider.wire.grammar_spec import GrammarSpec
 from outrider.wire.runner_facts import PendingResult, RunnerFacts, StepRunner
@@ -65,7 +66,6 @@ class Engine:
         self._lost_results: Sequence[object] = ()
         self._watch = StepWatch()
         self._new_requests = NewRequests(facts)
-        self._busy_s = 0.0
         self._active = ActiveClock()
         self._end_reason = ""  # why the engine stopped for good; empty while it runs
         self.num_drafter_failures = 0  # of this drafter and of those before `wake_up`
@@ -85,11 +85,7 @@ class Engine:
         faults = Faults(
             failed_steps=self.num_failed_steps, drafter_failures=self.num_drafter_failures
         )
-        work = DeviceWork(
-            busy_s=self._busy_s,
-            active_s=self._active.total_s(has_work=self.has_work),
-            counts=self._counts,
-        )
+        work = self._active.read(self._counts, has_work=self.has_work)
         return self._scheduler.stats(faults=faults, work=work, transfers=self._pending.role.counts)
 
     @property
@@ -116,6 +112,10 @@ class Engine:
     def use_role(self, make: Callable[[PrefixCache], EngineRole]) -> None:
         """Share the work of requests with other engines from now on."""
         self._pending.role = make(self._scheduler.cache)
+
+    def use_policy(self, policy: DraftPolicy) -> None:
+        """Bound drafts by this policy from now on."""
+        self._scheduler.begin_drafting(policy)
 
     def tend(self) -> None:
         """Take back the pages of transfers that have ended."""
@@ -236,7 +236,6 @@ class Engine:
 
     @property
     def _counts(self) -> StepCounts:
-        """Steps of this runner and of those before it slept."""
         return self._earlier_counts.plus(self._runner.counts)
 
     def step(self) -> tuple[RequestUpdate, ...]:
@@ -367,7 +366,7 @@ class Engine:
 
     def _absorb(self, expected: ExpectedStep, result: StepResult) -> tuple[RequestUpdate, ...]:
         """Replace bounds by true lengths, append the tokens, finish the requests they end."""
-        self._busy_s += result.busy_s
+        self._active.busy_s += result.busy_s
         if result.has_drafter_failed and self._scheduler.is_drafting:
             self.num_drafter_failures += 1
             self._scheduler.stop_drafting()

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
+from outrider.engine.adaptive.make_policy import make_policy
 from outrider.engine.engine import Engine
 from outrider.engine.failure_reason import STOPPED_MID_STEP
+from outrider.engine.group_policy import GroupPolicy, MemberPolicy
 from outrider.engine.prefix_cache.prefix_cache import PrefixCache
 from outrider.engine.step_watch import OnSteps
 from outrider.errors import ConfigError, RequestError
@@ -36,6 +38,9 @@ class ParallelEngine:
         self._places: dict[str, Engine] = {}  # by request id
         self._num_failed_steps = 0
         self._steps: list[tuple[str, ...]] = [() for _ in engines]  # requests in flight
+        group = GroupPolicy(make_policy(self.facts.draft), len(engines))
+        for rank, engine in enumerate(engines):
+            engine.use_policy(MemberPolicy(group, rank))
 
     @property
     def has_work(self) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from outrider.engine.adapter_slots import AdapterSlots
-from outrider.engine.adaptive.adaptation import Adaptation
-from outrider.engine.draft_policy import DraftPolicy, WholeBudget
+from outrider.engine.adaptive.make_policy import make_policy
+from outrider.engine.draft_policy import DraftPolicy
 from outrider.engine.finished_texts import FinishedTexts
 from outrider.engine.pending_requests import PendingRequests
 from outrider.engine.prefix_cache.prefix_cache import Lease, PrefixCache
@@ -70,7 +70,7 @@ class Scheduler:
         self._decoding: list[Placement] = []
         self._free_rows = list(range(facts.host.max_rows, 0, -1))  # row 0 is padding
         self._step = 0
-        self._policy = _policy_of(facts)
+        self._policy = make_policy(facts.draft)
         self._finished = FinishedTexts(is_wanted=facts.draft.needs_finished)
         self.is_drafting = True
         self._is_stuck = False  # no waiting request was admitted in the last step
@@ -212,9 +212,9 @@ class Scheduler:
         """The drafter failed: schedule plain decoding from now on."""
         self.is_drafting = False
 
-    def begin_drafting(self) -> None:
-        """There is a new drafter. What the one before cost and gained says nothing about it."""
-        self.is_drafting, self._policy = True, _policy_of(self._facts)
+    def begin_drafting(self, policy: DraftPolicy | None = None) -> None:
+        """There is a new drafter: what the one before cost and gained says nothing about it."""
+        self.is_drafting, self._policy = True, policy or make_policy(self._facts.draft)
 
     def _most_drafted(self, num_rows: int) -> Rung:
         if not num_rows or not self.is_drafting:
@@ -395,10 +395,3 @@ class Scheduler:
 
 def _rank(placement: Placement) -> tuple[int, int]:
     return placement.precedence
-
-
-def _policy_of(facts: RunnerFacts) -> DraftPolicy:
-    draft = facts.draft
-    if not draft.is_adaptive:
-        return WholeBudget()
-    return Adaptation(draft.budget, is_shared=draft.is_ranked, costs=draft.costs)
