@@ -135,3 +135,20 @@ def test_a_small_batch_begins_plainly_where_all_drafts_are_dear():
     machine = Machine(rows=1, seconds=lambda width: float(width), accept_rate=0.8)
     run = undisturbed(machine, num_steps=4, costs=dummy_costs(machine, LADDER))
     assert run.budgets == [PLAIN] * 4
+
+
+@pytest.mark.parametrize("rows", [1, 32])
+@pytest.mark.parametrize("are_known", [True, False])
+def test_drafts_are_chosen_where_plain_steps_are_slower_than_steps_with_drafts(rows, are_known):
+    """One query token has a slow kernel: plain samples do not count at first, and trials of plain
+    decoding went on for ever.
+    """
+
+    def seconds(width):
+        return 1.5 if width == rows else 1 + 0.02 * width / rows
+
+    machine = Machine(rows=rows, seconds=seconds, accept_rate=0.6)
+    costs = [cost(rows, rung.drafts, machine.cost(rung.tree)) for rung in LADDER]
+    run = undisturbed(machine, num_steps=3000, costs=costs if are_known else [])
+    late = slice(1000, None)
+    assert sum(run.tokens[late]) / sum(run.seconds[late]) > 0.95 * machine.rate(CHAIN)

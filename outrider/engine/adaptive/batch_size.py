@@ -95,9 +95,10 @@ class BatchSize:
                 self._doubt(step.rung)
             cost.note(step.alone_s)
             usual = cost.usual
-        for fewer in self.costs[: step.rung]:
-            if fewer.is_known and fewer.usual > IMPOSSIBLE * usual:
-                fewer.forget()  # all its steps were slow: measure again
+        for rung, fewer in enumerate(self.costs[: step.rung]):
+            # All its steps were slow: measure again. The chosen one's are no older than these.
+            if rung != self.chosen and fewer.is_known and fewer.usual > IMPOSSIBLE * usual:
+                fewer.forget()
 
     def _note_trial(self, trial: Trial, seconds: float) -> bool:
         """Whether the step counts: drafts that take longer than in proportion to their tokens were
@@ -120,7 +121,8 @@ class BatchSize:
     def _is_impossible(self, seconds: float) -> bool:
         """Whether something else made this plain step slow: with drafts it would take longer.
 
-        Many such steps in a row say that the costs of drafts are out of date.
+        Many such steps in a row say that the costs of drafts are out of date, or if drafts are
+        chosen, that plain steps are slow on this machine.
         """
         least = min((cost.usual for cost in self.costs[1:]), default=math.inf)
         if seconds <= IMPOSSIBLE * least:
@@ -129,8 +131,9 @@ class BatchSize:
         self._num_impossible += 1
         if self._num_impossible < LONGEST_TRIAL:
             return True
-        for cost in self.costs[1:]:
-            cost.forget()
+        for rung, cost in enumerate(self.costs[1:], start=1):
+            if rung != self.chosen:
+                cost.forget()
         return False
 
     def looks_for_trial(self) -> bool:
