@@ -17,6 +17,9 @@ from outrider.server.client_connection import ClientConnection, connections_of
 from outrider.server.web_settings import WebSettings
 
 _TICKS = 10  # of uvicorn's main loop in a second
+# Of a head that has arrived in part. Shorter ones are refused when they are whole, with the reason
+# (`BodyLimits`): a connection that is closed in the middle is reset, and the client sees no answer.
+_HEAD_BYTES = 2**17
 _KEEP_ALIVE_S = 30  # that a connection may be idle between two requests
 _CLOSE_S = 1.0  # that connections have to close after they were cut off
 _LATE_S = 15.0  # after the grace period the process ends, whatever it waits for
@@ -63,6 +66,7 @@ class HttpServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http=ClientConnection,  # h11 bounds headers while they arrive
+                h11_max_incomplete_event_size=_HEAD_BYTES,
                 ws="none",
                 lifespan="off",
                 log_level="warning",

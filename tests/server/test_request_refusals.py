@@ -1,6 +1,8 @@
 """Wrong, odd and hostile requests are answered with an error in one format."""
 
 import json
+import socket
+import time
 
 import httpx
 import pytest
@@ -220,6 +222,18 @@ def test_a_body_nested_beyond_the_limit_is_refused(server):
 def test_headers_beyond_the_limit_are_refused(server):
     response = post_raw(server, "/tokenize", b'{"prompt":"a"}', **{"X-Long": "a" * 40_000})
     assert_is_error(response, 431)
+
+
+@pytest.mark.parametrize(("size", "status"), [(20_000, b"200"), (40_000, b"431")])
+def test_headers_that_come_in_parts_have_the_same_limit(server, size, status):
+    """h11 refuses parts of 16 KB, unless it is told otherwise."""
+    url = httpx.URL(server.url)
+    head = f"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Long: {'a' * size}\r\n"
+    with socket.create_connection((url.host, url.port), timeout=30) as connection:
+        connection.sendall(head[:18_000].encode())
+        time.sleep(0.2)  # so that the server reads this part alone
+        connection.sendall(f"{head[18_000:]}\r\n".encode())
+        assert connection.recv(4096).split()[1] == status
 
 
 BACK = {
