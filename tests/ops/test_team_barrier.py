@@ -94,28 +94,20 @@ def test_callers_with_one_thread_run_at_the_same_time():
 
 @callback("void(voidptr)")
 def come_late(pointer: int) -> None:
-    """The last thread takes some milliseconds."""
-    given = carray(pointer, (1,), np.int64)
+    """The last thread takes some milliseconds: it was late, or had more to do."""
+    given = carray(pointer, (2,), np.int64)
     if thread_index() == num_threads() - 1:
         for _ in range(given[0]):
             atomic_add(given.ctypes.data, 0)
+    if given[1]:
+        wait_after_unequal_work()
 
 
-@callback("void(voidptr)")
-def do_most(pointer: int) -> None:
-    """The last thread has more to do, and the others know."""
-    given = carray(pointer, (1,), np.int64)
-    if thread_index() == num_threads() - 1:
-        for _ in range(given[0]):
-            atomic_add(given.ctypes.data, 0)
-    wait_after_unequal_work()
-
-
-def late_call(threads, function=come_late):
+def late_call(threads, *, has_more_to_do=False):
     """The lag of a team whose last thread comes late, and the ticks that its call took."""
     before, began = total_lag(), read_ticks()
-    late = ctypes.c_int64(3_000_000)
-    call = (ctypes.c_int64 * 2)(int(function.address), ctypes.addressof(late))
+    late = (ctypes.c_int64 * 2)(3_000_000, has_more_to_do)
+    call = (ctypes.c_int64 * 2)(int(come_late.address), ctypes.addressof(late))
     parallel(call_and_wait.address, ctypes.addressof(call), threads, 0)
     took = read_ticks() - began
     return total_lag() - before, took
@@ -132,7 +124,7 @@ def test_a_late_thread_is_the_lag_of_its_team_without_a_barrier_of_its_own(threa
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_that_had_less_to_do_do_not_make_a_team_lag(threads):
     """One row has few key heads; its other threads would be taken away on a quiet machine."""
-    calls = [late_call(threads, do_most) for _ in range(10)]
+    calls = [late_call(threads, has_more_to_do=True) for _ in range(10)]
     assert min(lag / took for lag, took in calls) < 0.1
 
 

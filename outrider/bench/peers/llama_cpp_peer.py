@@ -4,6 +4,7 @@ import ctypes
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import llama_cpp
@@ -32,6 +33,7 @@ class LlamaCppPeer:
     """Owns a model and its contexts, with the number of threads that torch has."""
 
     def __init__(self, gguf: Path, dtype: Dtype) -> None:
+        self._model: ctypes.c_void_p | None = None
         llama_cpp.llama_log_set(_ignore, None)
         with tempfile.TemporaryDirectory() as folder:
             path = gguf if dtype == "packed" else _converted(gguf, dtype, Path(folder))
@@ -43,26 +45,26 @@ class LlamaCppPeer:
         self._vocab_size = llama_cpp.llama_vocab_n_tokens(vocab)
 
     def __del__(self) -> None:
-        llama_cpp.llama_model_free(self._model)
+        if self._model:
+            llama_cpp.llama_model_free(self._model)
 
     def run(self, prompts: Sequence[tuple[int, ...]], *, max_tokens: int) -> Trace:
         rows, length = len(prompts), len(prompts[0])
-        context = _Context(self._model, rows=rows, length=length + max_tokens)
-        tokens, steps, began = prompts, [], time.perf_counter()
-        for number in range(max_tokens):
-            start = length + number - 1 if number else 0
-            ends = context.decode(tokens, start=start)
-            best = [context.best_token(end, self._vocab_size) for end in ends]
-            steps.append(Step(time.perf_counter() - began, (1,) * rows))
-            tokens = [(token,) for token in best]
-        context.free()
+        with closing(_Context(self._model, rows=rows, length=length + max_tokens)) as context:
+            tokens, steps, began = prompts, [], time.perf_counter()
+            for number in range(max_tokens):
+                start = length + number - 1 if number else 0
+                ends = context.decode(tokens, start=start)
+                best = [context.best_token(end, self._vocab_size) for end in ends]
+                steps.append(Step(time.perf_counter() - began, (1,) * rows))
+                tokens = [(token,) for token in best]
         return tuple(steps)
 
 
 class _Context:
     """Owns the KV of some sequences, and a batch."""
 
-    def __init__(self, model: ctypes.c_void_p, *, rows: int, length: int) -> None:
+    def __init__(self, model: ctypes.c_void_p | None, *, rows: int, length: int) -> None:
         if rows > _MOST_ROWS or length > _MOST_CONTEXT:
             raise ConfigError(
                 f"llama.cpp is measured with at most {_MOST_ROWS} prompts of {_MOST_CONTEXT} "
@@ -93,7 +95,7 @@ class _Context:
         logits = llama_cpp.llama_get_logits_ith(self._context, place)
         return int(np.ctypeslib.as_array(logits, (vocab_size,)).argmax())
 
-    def free(self) -> None:
+    def close(self) -> None:
         llama_cpp.llama_batch_free(self._batch)
         llama_cpp.llama_free(self._context)
 
